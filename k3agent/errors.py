@@ -1,0 +1,75 @@
+"""The exception tree of the app.
+
+    K3AgentError
+    ├── ConfigError          a setting, flag or file is wrong                 exit 52 (2 for flags)
+    ├── StoreError           the session store cannot be read or written      exit 1
+    ├── ProviderError        a model endpoint failed; `kind` says how         exit 41, 75 or 1
+    ├── ToolError            expected failure of a tool: its text goes to the model
+    └── SandboxError         no sandbox although one was required             exit 44
+
+A message names what failed, with which value, and what to do. The backend has its own `BackendError`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class K3AgentError(Exception):
+    """Base of every expected error of the app."""
+
+
+class ConfigError(K3AgentError):
+    """A setting is wrong: file, line, key, value and the nearest right key belong into the message."""
+
+
+class StoreError(K3AgentError):
+    """The store cannot do what was asked: locked by another process, missing session, unreadable database."""
+
+
+class ProviderErrorKind(StrEnum):
+    AUTH = "auth"  # 401, 403: the key is wrong or the client is not admitted
+    QUOTA = "quota"  # balance or plan used up: never retried
+    RATE = "rate"  # 429 that passes with time
+    OVERFLOW = "overflow"  # the prompt does not fit the window
+    TOO_LARGE = "too_large"  # 413: the body is too big
+    BAD_REQUEST = "bad_request"  # other 4xx
+    NOT_FOUND = "not_found"  # the model is unknown
+    FILTER = "filter"  # refused by a content filter
+    SERVER = "server"  # 5xx
+    CONNECTION = "connection"  # nothing or half an answer came
+    PROTOCOL = "protocol"  # an answer that cannot be understood
+
+
+class ProviderError(K3AgentError):
+    """A model call failed for good (after the retries that make sense).
+
+    `kind` says how; `status` is the HTTP status if there was one; `retry_after_s` what the endpoint asked for.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: ProviderErrorKind,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        trace_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.trace_id = trace_id
+
+    @property
+    def is_retryable(self) -> bool:
+        return self.kind in {ProviderErrorKind.RATE, ProviderErrorKind.SERVER, ProviderErrorKind.CONNECTION}
+
+
+class ToolError(K3AgentError):
+    """An expected failure of a tool. The text is for the model: it names the thing and the next step."""
+
+
+class SandboxError(K3AgentError):
+    """A sandbox was required and none works here."""

@@ -1,0 +1,206 @@
+"""What happens in a session, as frozen dataclasses. Front ends read this one stream and nothing else.
+
+Durable events mirror rows of the store. Passing events may be dropped by a slow reader. Readers use `match` and
+close with `assert_never`, so that a new event fails type checking wherever it is not handled yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from k3agent.types import JsonObject, Message, SessionId, ToolResult, Usage
+
+
+class Decision(StrEnum):
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class TurnOutcome(StrEnum):
+    """How a turn ended. The values are those of `subtype` in the result line of `k3agent run`."""
+
+    SUCCESS = "success"
+    CHECKS_FAILED = "checks_failed"
+    MAX_TURNS = "error_max_turns"
+    MAX_TOKENS = "error_max_tokens"
+    MAX_BUDGET = "error_max_budget_usd"
+    MAX_TIME = "error_max_time"
+    CONTEXT = "error_context"
+    PROVIDER = "error_provider"
+    PERMISSION = "error_permission"
+    EXECUTION = "error_during_execution"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """`seq` counts up within a session's run; `at` is timezone-aware UTC."""
+
+    session: SessionId
+    seq: int
+    at: datetime
+
+
+# --- durable -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStarted(Event):
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAdded(Event):
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallProposed(Event):
+    """A finished call of the model, before permission. `summary` is one line for people."""
+
+    call_id: str
+    tool: str
+    arguments: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked(Event):
+    call_id: str
+    tool: str
+    summary: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswered(Event):
+    call_id: str
+    decision: Decision
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStarted(Event):
+    call_id: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEnded(Event):
+    """`files` are the workspace paths that the call changed; `is_invalid` marks arguments that could not be used."""
+
+    call_id: str
+    tool: str
+    result: ToolResult
+    duration_s: float
+    files: tuple[str, ...] = ()
+    is_invalid: bool = False
+    is_denied: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted(Event):
+    trigger: str
+    tokens_before: int
+    tokens_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckEnded(Event):
+    command: str
+    exit_code: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded(Event):
+    """`detail` says in words what ended the turn when it was not the model."""
+
+    outcome: TurnOutcome
+    detail: str = ""
+
+
+# --- passing -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningStreamed(Event):
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextStreamed(Event):
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentsStreamed(Event):
+    index: int
+    tool: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallProgressed(Event):
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillProgressed(Event):
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrying(Event):
+    """The model call starts again: what was streamed since the step began is void."""
+
+    attempt: int
+    delay_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageChanged(Event):
+    """Sent after each model call: that call's usage and the session's sum."""
+
+    step: Usage
+    total: Usage
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed(Event):
+    """Something a person should know. `level` is info or warning; `data` is machine-readable detail."""
+
+    level: str
+    text: str
+    data: JsonObject | None = None
+
+
+DurableEvent = (
+    TurnStarted
+    | MessageAdded
+    | CallProposed
+    | ApprovalAsked
+    | ApprovalAnswered
+    | CallStarted
+    | CallEnded
+    | Compacted
+    | CheckEnded
+    | TurnEnded
+)
+PassingEvent = (
+    ReasoningStreamed
+    | TextStreamed
+    | ArgumentsStreamed
+    | CallProgressed
+    | PrefillProgressed
+    | Retrying
+    | UsageChanged
+    | Noticed
+)
+AnyEvent = DurableEvent | PassingEvent
