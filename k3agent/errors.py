@@ -44,7 +44,8 @@ class ProviderErrorKind(StrEnum):
 class ProviderError(K3AgentError):
     """A model call failed for good (after the retries that make sense).
 
-    `kind` says how; `status` is the HTTP status if there was one; `retry_after_s` what the endpoint asked for.
+    `kind` says how; `status` is the HTTP status if there was one; `retry_after_s` what the endpoint asked
+    for.
     """
 
     def __init__(

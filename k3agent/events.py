@@ -1,7 +1,7 @@
 """What happens in a session, as frozen dataclasses. Front ends read this one stream and nothing else.
 
-Durable events mirror rows of the store. Passing events may be dropped by a slow reader. Readers use `match` and
-close with `assert_never`, so that a new event fails type checking wherever it is not handled yet.
+Durable events mirror rows of the store. Passing events may be dropped by a slow reader. Readers use
+`match` and close with `assert_never`, so that a new event fails type checking wherever it is not handled yet.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Event:
     at: datetime
 
 
-# --- durable -------------------------------------------------------------------------------------------------------
+# --- durable ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,9 @@ class CallStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnded(Event):
-    """`files` are the workspace paths that the call changed; `is_invalid` marks arguments that could not be used."""
+    """`files` are the workspace paths that the call changed; `is_invalid` marks arguments that could not
+    be used.
+    """
 
     call_id: str
     tool: str
@@ -122,7 +124,7 @@ class TurnEnded(Event):
     detail: str = ""
 
 
-# --- passing -------------------------------------------------------------------------------------------------------
+# --- passing ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

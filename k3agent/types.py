@@ -34,7 +34,9 @@ class Origin(StrEnum):
 
 
 class Finish(StrEnum):
-    """Why a model's answer ended. `interrupted` is ours: the turn was cut by the user, a signal or an error."""
+    """Why a model's answer ended. `interrupted` is ours: the turn was cut by the user, a signal or an
+    error.
+    """
 
     STOP = "stop"
     TOOL_CALLS = "tool_calls"
@@ -56,7 +58,9 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningPart:
-    """Reasoning as it was streamed, byte for byte. `details` is an endpoint's own form, replayed unmodified."""
+    """Reasoning as it was streamed, byte for byte. `details` is an endpoint's own form, replayed
+    unmodified.
+    """
 
     text: str
     details: tuple[JsonObject, ...] | None = None
@@ -79,7 +83,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a call gave. `content` is never empty; an error's text is without the `Error: ` prefix of the wire."""
+    """What a call gave. `content` is never empty; an error's text is without the `Error: ` prefix of the
+    wire.
+    """
 
     call_id: str
     content: tuple[TextPart | ImagePart, ...]
@@ -95,7 +101,9 @@ Part = TextPart | ReasoningPart | ImagePart | ToolCall | ToolResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one model call. `cached_tokens` is a part of `input_tokens`, `reasoning_tokens` of `output_tokens`."""
+    """Tokens of one model call. `cached_tokens` is a part of `input_tokens`, `reasoning_tokens` of
+    `output_tokens`.
+    """
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -155,7 +163,9 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One model call. Byte stability: `system`, `tools` and the first messages equal those of the request before."""
+    """One model call. Byte stability: `system`, `tools` and the first messages equal those of the request
+    before.
+    """
 
     model: str
     system: str
@@ -180,7 +190,9 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallDelta:
-    """A piece of a call. `index` tells calls of one answer apart; `id` and `name` come with the first piece."""
+    """A piece of a call. `index` tells calls of one answer apart; `id` and `name` come with the first
+    piece.
+    """
 
     index: int
     id: str | None = None
@@ -190,7 +202,9 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDelta:
-    """The attempt failed and another starts after `delay_s`: everything streamed so far in this call is void."""
+    """The attempt failed and another starts after `delay_s`: everything streamed so far in this call is
+    void.
+    """
 
     attempt: int
     delay_s: float

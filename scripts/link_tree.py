@@ -1,6 +1,7 @@
 """Builds `build/tree/k3agent`: the import layout as links, for type checkers, IDEs and in-place test runs.
 
-The repository keeps `backend/`, `tools/` and `prompts/` at the top level; they are imported as `k3agent.<name>`.
+The repository keeps `backend/`, `tools/` and `prompts/` at the top level; they are imported as
+`k3agent.<name>`.
 """
 
 from pathlib import Path

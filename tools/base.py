@@ -1,7 +1,7 @@
 """What a tool is: typed arguments, what it would touch, and an effect in a context.
 
-A tool knows nothing of the agent. All that it may use comes in `ToolContext`; expected failures are `ToolError`s
-whose text is written for the model.
+A tool knows nothing of the agent. All that it may use comes in `ToolContext`; expected failures are
+`ToolError`s whose text is written for the model.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ class Question:
 class ToolContext:
     """All that a tool may use.
 
-    `cwd` is the workspace root (absolute, resolved). `extra_dirs` are further folders that may be used. `environ`
-    is what child processes get. `freshness` remembers what was read (tools/support/freshness.py), `jobs` the
-    background commands (tools/jobs.py), `sandbox` wraps commands (tools/sandbox/base.py). `output_dir` takes full
-    outputs that are too long for the model. `emit` reports progress of the running call; `ask` reaches the user and
-    raises `ToolError` where nobody can answer.
+    `cwd` is the workspace root (absolute, resolved). `extra_dirs` are further folders that may be used.
+    `environ` is what child processes get. `freshness` remembers what was read
+    (tools/support/freshness.py), `jobs` the background commands (tools/jobs.py), `sandbox` wraps commands
+    (tools/sandbox/base.py). `output_dir` takes full outputs that are too long for the model. `emit`
+    reports progress of the running call; `ask` reaches the user and raises `ToolError` where nobody can
+    answer.
     """
 
     cwd: Path

@@ -36,7 +36,9 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """Facts of one model at one endpoint. `context_window` in tokens; `why` tells people why it was chosen."""
+    """Facts of one model at one endpoint. `context_window` in tokens; `why` tells people why it was
+    chosen.
+    """
 
     provider: str
     model: str
@@ -54,8 +56,8 @@ class ModelClient(Protocol):
     """One model at one endpoint.
 
     `info` is final once `connect` has returned (the bundled server starts there; the window is read from the
-    endpoint). `stream` yields deltas and ends with `Finished`, or raises `ProviderError`; it retries what makes
-    sense to retry, announcing each by a `RetryDelta`. Cancelling the iteration closes the connection.
+    endpoint). `stream` yields deltas and ends with `Finished`, or raises `ProviderError`; it retries what
+    makes sense to retry, announcing each by a `RetryDelta`. Cancelling the iteration closes the connection.
     """
 
     @property
