@@ -1,0 +1,173 @@
+"""ModelConfig: everything the text model needs to know, read from a released `config.json`.
+
+K3 nests the text model under `text_config`, Kimi-Linear is flat. Each feature is a field, never a model name: what the
+file leaves out is switched off, so both families (and miniatures of them) run through the same code.
+Source: the published configuration of Kimi K3 and of Kimi-Linear-48B-A3B.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from k3agent.backend.errors import BackendError
+
+PAGE_SIZE = 64
+"""Tokens of one cache page, and the grid on which a prefill may be cut without changing its arithmetic."""
+
+ACTIVATIONS = ("situ", "silu")
+ROUTER_ACTIVATIONS = ("sigmoid", "softmax")
+
+
+@dataclass(frozen=True)
+class LinearAttnConfig:
+    """The KDA layers. `kda_layers` and `full_attn_layers` count from 1, as in the released file."""
+
+    kda_layers: tuple[int, ...]
+    full_attn_layers: tuple[int, ...]
+    head_dim: int
+    num_heads: int
+    short_conv_kernel_size: int = 4
+    use_full_rank_gate: bool = False
+    gate_lower_bound: float | None = None
+
+    @property
+    def width(self) -> int:
+        """Channels of q, k or v over all heads."""
+        return self.num_heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The text model. Names are those of the released file; layer indices in the methods count from 0."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    linear_attn_config: LinearAttnConfig
+    q_lora_rank: int | None = None
+    mla_use_output_gate: bool = False
+    mla_latent_norm_eps: float = 1e-6
+    """eps of q_a_layernorm and kv_a_layernorm: the release builds them with the default of its norm class, not with
+    rms_norm_eps."""
+    rms_norm_eps: float = 1e-5
+    hidden_act: str = "silu"
+    activation_situ_beta: float = 4.0
+    activation_situ_linear_beta: float = 25.0
+    attn_res_block_size: int | None = None
+    num_experts: int | None = None
+    num_experts_per_token: int = 1
+    num_shared_experts: int = 0
+    moe_intermediate_size: int = 0
+    routed_expert_hidden_size: int | None = None
+    latent_moe_use_norm: bool = False
+    moe_router_activation_func: str = "sigmoid"
+    moe_renormalize: bool = True
+    routed_scaling_factor: float = 1.0
+    first_k_dense_replace: int = 0
+    moe_layer_freq: int = 1
+    num_expert_group: int = 1
+    topk_group: int = 1
+    max_position_embeddings: int = 1048576
+    tie_word_embeddings: bool = False
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+    media_placeholder_token_id: int | None = None
+    kda_layer_set: frozenset[int] = field(init=False, repr=False, compare=False, default=frozenset())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kda_layer_set", frozenset(self.linear_attn_config.kda_layers))
+        self._check()
+
+    @classmethod
+    def from_dir(cls, path: str | Path) -> "ModelConfig":
+        """Read `config.json` of a weights folder."""
+        file = Path(path) / "config.json"
+        try:
+            raw = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise BackendError(f"{file} cannot be read ({error.strerror}). Give the folder of a model.") from error
+        except ValueError as error:
+            raise BackendError(f"{file} is not valid JSON ({error}). Fetch the model again.") from error
+        if not isinstance(raw, dict):
+            raise BackendError(f"{file} holds a {type(raw).__name__}, not an object. Fetch the model again.")
+        return cls.from_dict(raw)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> "ModelConfig":
+        """Build from the parsed file, nested (K3) or flat (Kimi-Linear)."""
+        text = raw.get("text_config") or raw
+        known = {f.name for f in fields(cls) if f.init}
+        values = {name: text[name] for name in known if text.get(name) is not None}
+        # The outer object is the authority only for what the inner one lacks.
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id", "media_placeholder_token_id"):
+            if name not in values and raw.get(name) is not None:
+                values[name] = raw[name]
+        try:
+            linear = dict(text["linear_attn_config"])
+            linear_known = {f.name for f in fields(LinearAttnConfig)}
+            values["linear_attn_config"] = LinearAttnConfig(
+                **{
+                    name: tuple(value) if isinstance(value, list) else value
+                    for name, value in linear.items()
+                    if name in linear_known
+                }
+            )
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise BackendError(f"config.json lacks a field of the text model: {error}. Is this a Kimi model?") from error
+
+    def is_kda(self, layer_index: int) -> bool:
+        """Is the attention of this layer KDA? (Else it is MLA.)"""
+        return layer_index + 1 in self.kda_layer_set
+
+    def is_moe(self, layer_index: int) -> bool:
+        """Has this layer routed experts? (Else a dense MLP.)"""
+        return (
+            self.num_experts is not None
+            and layer_index >= self.first_k_dense_replace
+            and layer_index % self.moe_layer_freq == 0
+        )
+
+    @property
+    def latent_width(self) -> int:
+        """Numbers that one token leaves in the cache of one MLA layer."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+    @property
+    def expert_width(self) -> int:
+        """Input and output width of a routed expert."""
+        return self.routed_expert_hidden_size or self.hidden_size
+
+    @property
+    def shared_width(self) -> int:
+        """Inner width of the shared experts, which are stored as one MLP."""
+        return self.moe_intermediate_size * self.num_shared_experts
+
+    def _check(self) -> None:
+        layers = self.linear_attn_config
+        named = sorted((*layers.kda_layers, *layers.full_attn_layers))
+        if named != list(range(1, self.num_hidden_layers + 1)):
+            raise BackendError(
+                f"linear_attn_config names layers {named}, but each of 1..{self.num_hidden_layers} must be in exactly"
+                " one of kda_layers and full_attn_layers."
+            )
+        if self.hidden_act not in ACTIVATIONS:
+            raise BackendError(f"hidden_act {self.hidden_act!r} is not one of {', '.join(ACTIVATIONS)}.")
+        if self.moe_router_activation_func not in ROUTER_ACTIVATIONS:
+            raise BackendError(
+                f"moe_router_activation_func {self.moe_router_activation_func!r} is not one of"
+                f" {', '.join(ROUTER_ACTIVATIONS)}."
+            )
+        if self.num_expert_group != 1:
+            raise BackendError(f"num_expert_group {self.num_expert_group} is not supported: only 1 is.")
+        if self.tie_word_embeddings:
+            raise BackendError("tie_word_embeddings true is not supported: the released models have an own lm_head.")
