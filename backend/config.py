@@ -1,7 +1,7 @@
 """ModelConfig: everything the text model needs to know, read from a released `config.json`.
 
-K3 nests the text model under `text_config`, Kimi-Linear is flat. Each feature is a field, never a model name: what the
-file leaves out is switched off, so both families (and miniatures of them) run through the same code.
+K3 nests the text model under `text_config`, Kimi-Linear is flat. Each feature is a field, never a model name: what
+the file leaves out is switched off, so both families (and miniatures of them) run through the same code.
 Source: the published configuration of Kimi K3 and of Kimi-Linear-48B-A3B.
 """
 
@@ -55,8 +55,7 @@ class ModelConfig:
     q_lora_rank: int | None = None
     mla_use_output_gate: bool = False
     mla_latent_norm_eps: float = 1e-6
-    """eps of q_a_layernorm and kv_a_layernorm: the release builds them with the default of its norm class, not with
-    rms_norm_eps."""
+    """eps of q_a_layernorm and kv_a_layernorm: the release builds them with the default of its norm class."""
     rms_norm_eps: float = 1e-5
     hidden_act: str = "silu"
     activation_situ_beta: float = 4.0
@@ -94,7 +93,7 @@ class ModelConfig:
         try:
             raw = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
-            raise BackendError(f"{file} cannot be read ({error.strerror}). Give the folder of a model.") from error
+            raise BackendError(f"{file}: {error.strerror}. Give the folder of a model.") from error
         except ValueError as error:
             raise BackendError(f"{file} is not valid JSON ({error}). Fetch the model again.") from error
         if not isinstance(raw, dict):
@@ -123,7 +122,7 @@ class ModelConfig:
             )
             return cls(**values)
         except (KeyError, TypeError) as error:
-            raise BackendError(f"config.json lacks a field of the text model: {error}. Is this a Kimi model?") from error
+            raise BackendError(f"config.json lacks a field of a Kimi text model: {error}.") from error
 
     def is_kda(self, layer_index: int) -> bool:
         """Is the attention of this layer KDA? (Else it is MLA.)"""
@@ -157,8 +156,8 @@ class ModelConfig:
         named = sorted((*layers.kda_layers, *layers.full_attn_layers))
         if named != list(range(1, self.num_hidden_layers + 1)):
             raise BackendError(
-                f"linear_attn_config names layers {named}, but each of 1..{self.num_hidden_layers} must be in exactly"
-                " one of kda_layers and full_attn_layers."
+                f"linear_attn_config names layers {named}, but each of 1..{self.num_hidden_layers} must be"
+                " in exactly one of kda_layers and full_attn_layers."
             )
         if self.hidden_act not in ACTIVATIONS:
             raise BackendError(f"hidden_act {self.hidden_act!r} is not one of {', '.join(ACTIVATIONS)}.")
@@ -170,4 +169,4 @@ class ModelConfig:
         if self.num_expert_group != 1:
             raise BackendError(f"num_expert_group {self.num_expert_group} is not supported: only 1 is.")
         if self.tie_word_embeddings:
-            raise BackendError("tie_word_embeddings true is not supported: the released models have an own lm_head.")
+            raise BackendError("tie_word_embeddings true is not supported: released models have an own lm_head.")

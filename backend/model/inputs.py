@@ -6,10 +6,9 @@ The engine decides what is in a step and which pages and slots it uses; the mode
 from dataclasses import dataclass, field
 
 import torch
-from torch import LongTensor, Tensor
-
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.errors import BackendError
+from torch import LongTensor, Tensor
 
 __all__ = ["PAGE_SIZE", "CacheTensors", "ForwardBatch", "allocate_cache", "wide_dtype"]
 
@@ -51,7 +50,7 @@ class ForwardBatch:
             if length != num_sequences:
                 raise BackendError(f"{name} is for {length} sequences, cu_seqlens for {num_sequences}.")
         if self.cu_seqlens[0] != 0 or self.cu_seqlens[-1] != self.token_ids.shape[0]:
-            raise BackendError(f"cu_seqlens {self.cu_seqlens} does not span the {self.token_ids.shape[0]} tokens.")
+            raise BackendError(f"cu_seqlens {self.cu_seqlens} does not span {self.token_ids.shape[0]} tokens.")
         for b in range(num_sequences):
             num_tokens = self.cu_seqlens[b + 1] - self.cu_seqlens[b]
             end = self.context_lens[b] + num_tokens
@@ -72,7 +71,8 @@ class CacheTensors:
     kda_states: dict[int, Tensor] = field(default_factory=dict)
     """KDA layers: [num_slots, H, K, V], fp32 (rows are key channels)."""
     conv_tails: dict[int, Tensor] = field(default_factory=dict)
-    """KDA layers: [num_slots, kernel-1, 3*H*K], activation dtype; inputs of the convolution of q, k and v, oldest first."""
+    """KDA layers: [num_slots, kernel-1, 3*H*K], activation dtype; what the convolution of q, k and v last
+    read, oldest first."""
 
     def copy_state(self, src_slot: int, dst_slot: int) -> None:
         """Make `dst_slot` equal to `src_slot` in each KDA layer."""
