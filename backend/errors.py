@@ -1,5 +1,40 @@
-"""The error of the backend: raised for bad weights, bad requests and limits, with the remedy in its text."""
+"""The backend's exceptions.
+
+BackendError
+├── ModelFilesError        a model folder lacks something or holds something else than expected
+├── BadRequestError        the client's request cannot be served as it is (HTTP 400)
+│   └── TemplateError      the messages cannot be rendered in the model's prompt grammar
+├── CacheFullError         pages or state slots do not suffice for this request
+├── GrammarError           the constrained decoder reached a state that its grammar does not know
+└── EngineUnavailableError the engine process is not there (HTTP 503)
+
+A message names what failed, with which value, and what to do.
+"""
 
 
 class BackendError(Exception):
-    """Something outside the backend's own code is wrong; the message names it, its value and what to do."""
+    """Root of all errors that the backend raises on purpose."""
+
+
+class ModelFilesError(BackendError):
+    """A model folder lacks something, or a file of it cannot be used."""
+
+
+class BadRequestError(BackendError):
+    """The request cannot be served as it is; the text goes to the client."""
+
+
+class TemplateError(BadRequestError):
+    """Messages that have no form in the prompt grammar."""
+
+
+class CacheFullError(BackendError):
+    """Pages or state slots do not suffice, even after eviction."""
+
+
+class GrammarError(BackendError):
+    """Decoding left the grammar: a defect of ours, never of the client."""
+
+
+class EngineUnavailableError(BackendError):
+    """The engine process has ended or does not answer."""
