@@ -27,17 +27,19 @@ _TOOLS_ADDED = (
     "Here are the specs for the extended tools.\n\n```json\n{}\n```"
 )
 _EFFORT = (
-    "`thinking_effort` guides on how much to think in your thinking channel (not including the response channel),"
-    " supported values include `low`, `medium`, `high`, and `max`.\n"
+    "`thinking_effort` guides on how much to think in your thinking channel (not including the response"
+    " channel), supported values include `low`, `medium`, `high`, and `max`.\n"
     "Now the system is invoked with `thinking_effort={}`."
 )
 _CHOICE = {
-    "required": "The system is invoked with `tool_choice=required`.\nYou MUST call tools in the next message.",
-    "none": "The system is invoked with `tool_choice=none`.\nYou MUST NOT call any tools in the next message.",
+    "required": "The system is invoked with `tool_choice=required`.\n"
+    "You MUST call tools in the next message.",
+    "none": "The system is invoked with `tool_choice=none`.\n"
+    "You MUST NOT call any tools in the next message.",
 }
 _JSON_OUT = (
-    "The system is invoked with `response_format={}`.\nYour response must be raw JSON data without markdown code"
-    " blocks (```json) or any additional formatting."
+    "The system is invoked with `response_format={}`.\nYour response must be raw JSON data without markdown"
+    " code blocks (```json) or any additional formatting."
 )
 _SCHEMA_OUT = "\nThe JSON data must match the following schema:\n```json\n{}\n```"
 
