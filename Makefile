@@ -1,0 +1,52 @@
+# The two that matter: `make demo` sets everything up and lets k3agent work in a sample repository; `make test` runs the tests.
+# TORCH names the PyTorch to install where none is present, for example: make demo TORCH="torch==2.13.0"
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: demo test setup check e2e gpu ci wheel lock clean
+
+demo: $(STAMP)
+	@$(BIN)/python scripts/demo.py
+
+test: $(STAMP)
+	$(BIN)/pytest tests
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV): PyTorch, k3agent and its tools. This takes a few minutes once."
+	@$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install --quiet "$(TORCH)"
+	@$(BIN)/pip install --quiet --constraint requirements.lock --editable ".[local]" --group dev
+	@$(BIN)/python scripts/link_tree.py
+	@touch $(STAMP)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --level error
+	$(BIN)/typos
+
+e2e: $(STAMP)
+	$(BIN)/pytest tests/e2e
+
+gpu: $(STAMP)
+	$(BIN)/pytest tests/gpu -m gpu
+
+wheel: $(STAMP)
+	$(BIN)/python scripts/check_wheel.py
+
+ci: check test wheel
+
+# Versions of everything but torch and what comes with it: that depends on the machine (CPU or CUDA build).
+lock: $(STAMP)
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --extra local --group dev pyproject.toml \
+	  | grep -vE '^(torch|triton|nvidia-|cuda-|pip|setuptools)' > requirements.lock
+
+clean:
+	rm -rf build dist $(VENV)
