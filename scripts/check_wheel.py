@@ -1,4 +1,4 @@
-"""Builds the wheel, installs it into an empty environment without its dependencies' extras, and runs it there.
+"""Builds the wheel, installs it into an empty environment without extras, and runs it there.
 
 An editable install sees every folder; only a wheel shows a package that is missing in pyproject.toml.
 """
@@ -10,6 +10,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+IMPORTS = """
+import k3agent.backend, k3agent.prompts.loader as prompts, k3agent.tools as tools
+assert all(prompts.load(f"tools/{name}") for name in tools.BUILTIN)
+"""
+WEIGHTS = """
+import pathlib, k3agent.backend
+print(*sorted(path.name for path in (pathlib.Path(k3agent.backend.__path__[0]) / "weights/nano").iterdir()))
+"""
 
 
 def run(*command: str | Path, **options: object) -> str:
@@ -32,16 +40,8 @@ def main() -> None:
         environment = {**os.environ, "K3AGENT_HOME": str(home / "data")}
         environment.pop("PYTHONPATH", None)
         version = run(home / "venv" / "bin" / "k3agent", "--version", env=environment, cwd=home).strip()
-        code = "import k3agent.backend, k3agent.prompts.loader as p, k3agent.tools as t; print(len(p.load('tools/read')), len(t.BUILTIN))"
-        run(python, "-P", "-c", code, env=environment, cwd=home)
-        weights = run(
-            python,
-            "-P",
-            "-c",
-            "import k3agent.backend as b, pathlib; print(sorted(p.name for p in (pathlib.Path(b.__path__[0]) / 'weights/nano').iterdir()))",
-            env=environment,
-            cwd=home,
-        ).strip()
+        run(python, "-P", "-c", IMPORTS, env=environment, cwd=home)
+        weights = run(python, "-P", "-c", WEIGHTS, env=environment, cwd=home).strip()
         for bare in ("backend", "tools", "prompts"):
             lost = subprocess.run(
                 [python, "-P", "-c", f"import {bare}"], capture_output=True, cwd=home, check=False
