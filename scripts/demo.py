@@ -1,6 +1,6 @@
-"""The first look: makes a small repository with a bug, lets k3agent work in it offline, and shows what changed.
+"""The first look: k3agent repairs a small repository that this script makes, offline, and the changes are shown.
 
-Everything runs on the embedded model; no key, no GPU, no download. The repository stays in build/demo to look at.
+Everything runs on the embedded model: no key, no GPU, no download. The repository stays in build/demo.
 """
 
 from __future__ import annotations
