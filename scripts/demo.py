@@ -1,4 +1,4 @@
-"""The first look: k3agent repairs a small repository that this script makes, offline; the changes are shown.
+"""The first look: k3agent repairs a small repository that this script makes, offline; its changes are shown.
 
 Everything runs on the embedded model: no key, no GPU, no download. The repository stays in build/demo.
 """

@@ -380,7 +380,8 @@ from bank.errors import InsufficientFunds
 def test_deposit():
     account = Account("eva")
     account.deposit(50)
-    assert account.balance == 50
+    account.deposit(20)
+    assert account.balance == 70
 
 
 def test_withdraw_too_much():

@@ -1,4 +1,4 @@
-"""Hand-written tasks build, seeded bugs break the tests, their repair is accepted and doing nothing is not."""
+"""Hand-written tasks build, seeded bugs break tests, their repair is accepted and doing nothing is not."""
 
 import subprocess
 import sys
