@@ -1,7 +1,7 @@
 """ModelConfig: everything the text model needs to know, read from a released `config.json`.
 
-K3 nests the text model under `text_config`, Kimi-Linear is flat. Each feature is a field, never a model name: what
-the file leaves out is switched off, so both families (and miniatures of them) run through the same code.
+K3 nests the text model under `text_config`, Kimi-Linear is flat. Each feature is a field, never a model name:
+what the file leaves out is switched off, so both families (and miniatures of them) run through the same code.
 Source: the published configuration of Kimi K3 and of Kimi-Linear-48B-A3B.
 """
 
@@ -169,4 +169,4 @@ class ModelConfig:
         if self.num_expert_group != 1:
             raise BackendError(f"num_expert_group {self.num_expert_group} is not supported: only 1 is.")
         if self.tie_word_embeddings:
-            raise BackendError("tie_word_embeddings true is not supported: released models have an own lm_head.")
+            raise BackendError("tie_word_embeddings true is not supported: give lm_head its own weights.")

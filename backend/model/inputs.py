@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.errors import BackendError
+from k3agent.backend.kernels.dtypes import wide_dtype
 from torch import LongTensor, Tensor
 
 __all__ = ["PAGE_SIZE", "CacheTensors", "ForwardBatch", "allocate_cache", "wide_dtype"]
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of statistics, gates and states: fp32, or fp64 when the activations themselves are fp64."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @dataclass
@@ -50,7 +46,7 @@ class ForwardBatch:
             if length != num_sequences:
                 raise BackendError(f"{name} is for {length} sequences, cu_seqlens for {num_sequences}.")
         if self.cu_seqlens[0] != 0 or self.cu_seqlens[-1] != self.token_ids.shape[0]:
-            raise BackendError(f"cu_seqlens {self.cu_seqlens} does not span {self.token_ids.shape[0]} tokens.")
+            raise BackendError(f"cu_seqlens {self.cu_seqlens} spans not {self.token_ids.shape[0]} tokens.")
         for b in range(num_sequences):
             num_tokens = self.cu_seqlens[b + 1] - self.cu_seqlens[b]
             end = self.context_lens[b] + num_tokens

@@ -1,0 +1,156 @@
+"""The decoder and causal LM of Kimi K3 and Kimi-Linear: the layer pattern, and the way through a step.
+
+Modules carry the names of the released weights. Source: Kimi K3 technical report, arXiv 2607.24653.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from k3agent.backend.config import ModelConfig
+from k3agent.backend.errors import BackendError
+from k3agent.backend.kernels.dtypes import wide_dtype
+from k3agent.backend.model.attn_res import BlockStream, PlainStream, Site, Stream, attach_site
+from k3agent.backend.model.inputs import CacheTensors, ForwardBatch
+from k3agent.backend.model.kda import KDA
+from k3agent.backend.model.layers import GatedMLP, Linear, RMSNorm, parameter
+from k3agent.backend.model.mla import MLA
+from k3agent.backend.model.moe import Experts, MoE
+from k3agent.backend.model.step import Step
+from torch import Tensor, nn
+
+
+class Embedding(nn.Module):
+    """Rows of a table, unscaled."""
+
+    def __init__(self, count: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = parameter(torch.empty(count, width, dtype=dtype))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight)
+
+
+class DecoderLayer(nn.Module):
+    """Attention and MLP of one layer, both reading from and adding to the residual stream."""
+
+    def __init__(self, config: ModelConfig, layer_index: int, dtype: torch.dtype, is_packed: bool) -> None:
+        super().__init__()
+        width, eps, block = config.hidden_size, config.rms_norm_eps, config.attn_res_block_size
+        attention = KDA if config.is_kda(layer_index) else MLA
+        self.self_attn = attention(config, layer_index, dtype)
+        self.input_layernorm = RMSNorm(width, eps, dtype)
+        self.post_attention_layernorm = RMSNorm(width, eps, dtype)
+        self._is_moe = config.is_moe(layer_index)
+        if self._is_moe:
+            self.block_sparse_moe = MoE(config, dtype, is_packed)
+        else:
+            self.mlp = GatedMLP(config, config.intermediate_size, dtype)
+        self._starts_block = block is not None and layer_index % block == 0
+        self.attention_site: Site | None = None
+        self.mlp_site: Site | None = None
+        if block is not None:
+            self.attention_site = attach_site(self, "self_attention_res", width, eps, dtype)
+            self.mlp_site = attach_site(self, "mlp_res", width, eps, dtype)
+
+    def forward(self, stream: Stream, step: Step, cache: CacheTensors) -> None:
+        h = stream.read(self.attention_site)
+        # The boundary lies after the reading: the finished block was still the running sum for it.
+        if self._starts_block:
+            stream.start_block()
+        stream.add(self.self_attn(self.input_layernorm(h), step, cache))
+        h = self.post_attention_layernorm(stream.read(self.mlp_site))
+        stream.add(self.block_sparse_moe(h) if self._is_moe else self.mlp(h))
+
+
+class Decoder(nn.Module):
+    """Embedding, layers, final norm."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, is_packed: bool) -> None:
+        super().__init__()
+        self._config = config
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype)
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, i, dtype, is_packed) for i in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+        self.output_site: Site | None = None
+        if config.attn_res_block_size is not None:
+            width, eps = config.hidden_size, config.rms_norm_eps
+            self.output_site = attach_site(self, "output_attn_res", width, eps, dtype)
+
+    def stream(self, embeddings: Tensor) -> Stream:
+        """A residual stream that starts from the embeddings."""
+        block = self._config.attn_res_block_size
+        if block is None:
+            return PlainStream(embeddings)
+        num_blocks = -(-self._config.num_hidden_layers // block)
+        return BlockStream(embeddings, num_blocks, self._config.rms_norm_eps)
+
+    def sites(self) -> Iterator[Site]:
+        """Each place where attention residuals are read."""
+        for layer in self.layers:
+            yield from (s for s in (layer.attention_site, layer.mlp_site) if s is not None)
+        if self.output_site is not None:
+            yield self.output_site
+
+
+class K3ForCausalLM(nn.Module):
+    """The language model. `dtype` is that of weights and activations; statistics, gates and states are wider.
+
+    `packed_experts` keeps the routed experts in MXFP4 and unpacks the chosen ones in each step: slow, but a
+    quarter of the memory. Weights come from `weights.load_model`; until then they hold nothing.
+    """
+
+    def __init__(
+        self, config: ModelConfig, dtype: torch.dtype = torch.float32, *, packed_experts: bool = False
+    ) -> None:
+        super().__init__()
+        self.config, self.dtype = config, dtype
+        self.model = Decoder(config, dtype, packed_experts)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.lm_head.weight.device
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, cache: CacheTensors, taps: list[Tensor] | None = None) -> Tensor:
+        """Run one step: advances `cache`, returns logits [N, vocab] in fp32 (fp64 in a fp64 model).
+
+        `taps`, if given, receives the running sum [T, D] of the residual stream after each layer.
+        """
+        step = Step(batch)
+        stream = self.model.stream(self.model.embed_tokens(batch.token_ids))
+        for layer in self.model.layers:
+            layer(stream, step, cache)
+            if taps is not None:
+                taps.append(stream.total.clone())
+        rows = step.last_rows if batch.logits_at is None else batch.logits_at
+        hidden = self.model.norm(stream.read(self.model.output_site))
+        return self.lm_head(hidden[rows]).to(wide_dtype(self.dtype))
+
+    def destinations(self) -> dict[str, Tensor]:
+        """Where each released name (without the prefix `language_model.`) goes; all must be filled.
+
+        Names under `experts` stand for the whole stack, `...experts.w1.weight`, [E, out, in].
+        """
+        found: dict[str, Tensor] = dict(self.named_parameters())
+        for prefix, module in self.named_modules():
+            if isinstance(module, Experts):
+                found |= {f"{prefix}.{name}": view for name, view in module.destinations()}
+        return found
+
+    def finish_loading(self) -> None:
+        """Derive what is computed from weights once; call after filling the destinations."""
+        for site in self.model.sites():
+            site.fold()
+        for module in self.modules():
+            if isinstance(module, KDA):
+                module.finish_loading()
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "K3ForCausalLM":
+        # Moving one parameter at a time would tear the shared storage of fused linears apart.
+        raise BackendError("a loaded model cannot be moved or cast. Pass dtype and device to load_model.")

@@ -1,0 +1,74 @@
+"""Gated multi-head latent attention without positions: every token leaves one latent row that all heads
+share.
+
+Source: Kimi K3 technical report, arXiv 2607.24653; Kimi Linear, arXiv 2510.26692 (no position encoding).
+"""
+
+import torch
+import torch.nn.functional as F
+from k3agent.backend.config import ModelConfig
+from k3agent.backend.kernels import registry
+from k3agent.backend.model.inputs import CacheTensors
+from k3agent.backend.model.layers import Linear, RMSNorm, fuse
+from k3agent.backend.model.step import Span, Step
+from torch import Tensor, nn
+
+
+class MLA(nn.Module):
+    """One MLA layer. Reads [T, D], gives [T, D], and writes one latent row a token."""
+
+    def __init__(self, config: ModelConfig, layer_index: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._layer_index = layer_index
+        self._heads, self._rank = config.num_attention_heads, config.kv_lora_rank
+        self._nope, self._shared, self._v_dim = (
+            config.qk_nope_head_dim,
+            config.qk_rope_head_dim,
+            config.v_head_dim,
+        )
+        self._qk_dim = self._nope + self._shared
+        self._scale = self._qk_dim**-0.5
+        q_width = self._heads * self._qk_dim
+        outs = {"q_proj": q_width} if config.q_lora_rank is None else {"q_a_proj": config.q_lora_rank}
+        outs["kv_a_proj_with_mqa"] = config.latent_width
+        if config.mla_use_output_gate:
+            outs["g_proj"] = self._heads * self._v_dim
+        self._in = fuse(self, config.hidden_size, outs, dtype)
+        self._in_widths = tuple(outs.values())
+        self.q_a_layernorm, self.q_b_proj = None, None
+        if config.q_lora_rank is not None:
+            self.q_a_layernorm = RMSNorm(config.q_lora_rank, config.mla_latent_norm_eps, dtype)
+            self.q_b_proj = Linear(config.q_lora_rank, q_width, dtype)
+        self.kv_a_layernorm = RMSNorm(self._rank, config.mla_latent_norm_eps, dtype)
+        self.kv_b_proj = Linear(self._rank, self._heads * (self._nope + self._v_dim), dtype)
+        up = self.kv_b_proj.weight.view(self._heads, self._nope + self._v_dim, self._rank)
+        self._key_up, self._value_up = up[:, : self._nope], up[:, self._nope :]
+        self.o_proj = Linear(self._heads * self._v_dim, config.hidden_size, dtype)
+        self._absorbed, self._expanded = registry.get("mla_absorbed"), registry.get("mla_expanded")
+
+    def forward(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
+        query, latent, *gate = F.linear(x, self._in).split(self._in_widths, dim=-1)
+        if self.q_a_layernorm is not None and self.q_b_proj is not None:
+            query = self.q_b_proj(self.q_a_layernorm(query))
+        q = query.view(-1, self._heads, self._qk_dim)
+        row = torch.cat((self.kv_a_layernorm(latent[:, : self._rank]), latent[:, self._rank :]), dim=-1)
+        latents = cache.latents[self._layer_index]
+        latents.view(-1, latents.shape[-1]).index_copy_(0, step.latent_places, row)
+        o = step.spread(
+            (self._heads, self._v_dim),
+            q,
+            lambda rows: self._singles(q[rows], step.singles, latents),
+            lambda span: self._attend(self._expanded, q[span.start : span.stop], span, latents),
+        ).flatten(-2)
+        if gate:
+            o = o * torch.sigmoid(gate[0])
+        return self.o_proj(o)
+
+    def _singles(self, q: Tensor, spans: list[Span], latents: Tensor) -> Tensor:
+        outs = [self._attend(self._absorbed, q[i : i + 1], span, latents) for i, span in enumerate(spans)]
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def _attend(self, kernel: registry.Kernel, q: Tensor, span: Span, latents: Tensor) -> Tensor:
+        """Attention of one sequence, [T, H, V]."""
+        rows = span.latent_rows(latents)
+        return kernel(q, rows, self._key_up, self._value_up, self._scale, span.context_len)

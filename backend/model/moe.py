@@ -1,0 +1,142 @@
+"""Stable LatentMoE: a few of many experts, chosen on the full input, working in a narrower latent space.
+
+Without a latent width (Kimi-Linear) the experts read the input itself. Source: Kimi K3 technical report,
+arXiv 2607.24653.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from k3agent.backend.config import ModelConfig
+from k3agent.backend.kernels import registry
+from k3agent.backend.kernels.dtypes import wide_dtype
+from k3agent.backend.kernels.reference.mxfp4 import GROUP
+from k3agent.backend.model.layers import GatedMLP, Linear, RMSNorm, gated_act, parameter
+from torch import Tensor, nn
+
+
+class Gate(nn.Module):
+    """The router: scores of all experts in full precision, and the bias that balances the choice."""
+
+    def __init__(self, config: ModelConfig, num_experts: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        wide = wide_dtype(dtype)
+        self.weight = parameter(torch.empty(num_experts, config.hidden_size, dtype=wide))
+        self.e_score_correction_bias = parameter(torch.empty(num_experts, dtype=wide))
+        self._num_chosen = config.num_experts_per_token
+        self._options = {
+            "activation": config.moe_router_activation_func,
+            "renormalize": config.moe_renormalize,
+            "scaling": config.routed_scaling_factor,
+        }
+        self._route = registry.get("route")
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(x.to(self.weight.dtype), self.weight)
+        return self._route(logits, self.e_score_correction_bias, self._num_chosen, **self._options)
+
+
+class Experts(nn.Module):
+    """All routed experts of a layer, stacked: w1 (gate) over w3 (up), and w2 (down). Plain, or still packed
+    MXFP4.
+
+    They are no parameters: 896 modules a layer would cost more than the comparison of names is worth, so
+    `destinations` says which name belongs where.
+    """
+
+    def __init__(self, config: ModelConfig, num_experts: int, dtype: torch.dtype, is_packed: bool) -> None:
+        super().__init__()
+        width, inner = config.expert_width, config.moe_intermediate_size
+        self._num_experts, self._inner, self._dtype, self._is_packed = num_experts, inner, dtype, is_packed
+        self._act = gated_act(config)
+        self._dequantise = registry.get("mxfp4_dequantise")
+        shapes = {"w13": (num_experts, 2 * inner, width), "w2": (num_experts, width, inner)}
+        self._stacks: dict[str, Tensor] = {}
+        for name, (count, rows, columns) in shapes.items():
+            if is_packed:
+                for kind, shrink in (("weight_packed", 2), ("weight_scale", GROUP)):
+                    stack = torch.empty(count, rows, columns // shrink, dtype=torch.uint8)
+                    self._stacks[f"{name}.{kind}"] = stack
+            else:
+                self._stacks[f"{name}.weight"] = torch.empty(count, rows, columns, dtype=dtype)
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        if not is_packed:
+            stacks = self._stacks["w13.weight"], self._stacks["w2.weight"]
+            self._pairs = list(zip(*(stack.unbind() for stack in stacks), strict=True))
+
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        """`w1.weight` and so on, with the view [E, out, in] that it fills: entry e belongs to expert e."""
+        for name, stack in self._stacks.items():
+            matrix, kind = name.split(".")
+            if matrix == "w2":
+                yield name, stack
+            else:
+                yield f"w1.{kind}", stack[:, : self._inner]
+                yield f"w3.{kind}", stack[:, self._inner :]
+
+    def forward(self, z: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """z: [T, Z]; chosen, weights: [T, k]. Returns the weighted sum of the experts' outputs, [T, Z],
+        summed wide."""
+        if z.shape[0] == 1:
+            return self._one_token(z, chosen[0].tolist(), weights)
+        num_chosen = chosen.shape[1]
+        flat = chosen.flatten()
+        order = flat.argsort(stable=True)
+        counts = torch.bincount(flat, minlength=self._num_experts).tolist()
+        tokens = order.div(num_chosen, rounding_mode="floor")
+        total = z.new_zeros(z.shape, dtype=weights.dtype)
+        flat_weights = weights.flatten()[order].unsqueeze(-1)
+        start = 0
+        for e, count in enumerate(counts):
+            if count == 0:
+                continue
+            rows = slice(start, start + count)
+            start += count
+            out = self._run(e, z.index_select(0, tokens[rows]))
+            total.index_add_(0, tokens[rows], out.to(total.dtype) * flat_weights[rows])
+        return total.to(z.dtype)
+
+    def _one_token(self, z: Tensor, experts: list[int], weights: Tensor) -> Tensor:
+        outs = torch.cat([self._run(e, z) for e in experts])
+        return (weights @ outs.to(weights.dtype)).to(z.dtype)
+
+    def _run(self, e: int, x: Tensor) -> Tensor:
+        w13, w2 = self._matrices(e)
+        return F.linear(self._act(F.linear(x, w13)), w2)
+
+    def _matrices(self, e: int) -> tuple[Tensor, Tensor]:
+        if not self._is_packed:
+            return self._pairs[e]
+        packed = (self._stacks[f"{n}.weight_packed"][e] for n in ("w13", "w2"))
+        scales = (self._stacks[f"{n}.weight_scale"][e] for n in ("w13", "w2"))
+        w13, w2 = (self._dequantise(p, s, self._dtype) for p, s in zip(packed, scales, strict=True))
+        return w13, w2
+
+
+class MoE(nn.Module):
+    """Routed experts between latent projections, plus the shared experts at full width."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, is_packed: bool) -> None:
+        super().__init__()
+        num_experts = config.num_experts or 0
+        width, latent = config.hidden_size, config.routed_expert_hidden_size
+        self.gate = Gate(config, num_experts, dtype)
+        self.experts = Experts(config, num_experts, dtype, is_packed)
+        self.routed_expert_down_proj = Linear(width, latent, dtype) if latent else None
+        self.routed_expert_up_proj = Linear(latent, width, dtype) if latent else None
+        self.routed_expert_norm = None
+        if config.latent_moe_use_norm:
+            self.routed_expert_norm = RMSNorm(config.expert_width, config.rms_norm_eps, dtype)
+        self.shared_experts = GatedMLP(config, config.shared_width, dtype) if config.shared_width else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen, weights = self.gate(x)
+        z = x if self.routed_expert_down_proj is None else self.routed_expert_down_proj(x)
+        # The norm acts on the sum over all experts: with experts spread over ranks, reduce before it.
+        u = self.experts(z, chosen, weights)
+        if self.routed_expert_norm is not None:
+            u = self.routed_expert_norm(u)
+        if self.routed_expert_up_proj is not None:
+            u = self.routed_expert_up_proj(u)
+        return u if self.shared_experts is None else u + self.shared_experts(x)
