@@ -56,6 +56,7 @@ def stock_report(stock):
 def total_parts(stock):
     return sum(stock.values())
 """,
+    "conftest.py": "",
     "tests/test_stock.py": """from inventory.stock import is_low, low_parts, refill, take
 
 
