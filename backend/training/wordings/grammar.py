@@ -1,0 +1,292 @@
+"""Turns hand-written request wordings into user messages: template grammar, slot quoting, noise.
+
+API: `phrase(goal, slots, rng, held_out=False, noise=True)`; `goal` is `catalog.goal("set_const")` or from a
+family's `GOALS`, `slots` gives each name of `goal.slots` its text, which comes out verbatim. In templates `(a|b)`
+picks one, `[a]` is optional, `{slot!}` stays bare, `\\n` breaks a line, a backslash escapes the next sign.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from k3agent.backend.training.wordings.noise import dress
+
+STYLES = ("name", "value", "text", "code", "raw")
+"""How a slot may be quoted: `name` bare or quoted like the other names of the message, `value` bare or in
+backticks, `text` in quotation marks, `code` mostly in backticks, `raw` never."""
+
+_TOKEN = re.compile(r"\\(.)|\{(\w+)(!?)\}|([\[\]()|])", re.DOTALL)
+_TEXTS = Path(__file__).parent / "texts"
+
+
+class WordingError(ValueError):
+    """A template or a slot mapping that cannot be used; the text names it and says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place in a template that takes a slot's value."""
+
+    name: str
+    bare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A place where one of several node sequences stands."""
+
+    options: tuple[tuple["Node", ...], ...]
+
+
+Node = str | Slot | Choice
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a user may want, with the wordings that say so."""
+
+    name: str
+    slots: Mapping[str, str]
+    """Slot name to quoting style."""
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+    light: bool = False
+    """Complete messages (chat, refusals): no greeting, politeness or context is put around them."""
+    compiled: dict[bool, list[tuple[Node, ...]]] = field(default_factory=dict, repr=False, compare=False)
+
+    def templates(self, held_out: bool) -> list[tuple[Node, ...]]:
+        """The compiled templates of one split."""
+        found = self.compiled.get(held_out)
+        if found is None:
+            found = [compile_template(text) for text in (self.held_out if held_out else self.train)]
+            if not found:
+                raise WordingError(
+                    f"goal {self.name} has no {'held-out' if held_out else 'training'} templates; add some"
+                )
+            self.compiled[held_out] = found
+        return found
+
+
+@cache
+def compile_template(template: str) -> tuple[Node, ...]:
+    """Parse a template once into literals, slots and choices."""
+    stack: list[tuple[str, list[list[Node]]]] = [("", [[]])]
+    at = 0
+    for match in _TOKEN.finditer(template):
+        if match.start() > at:
+            stack[-1][1][-1].append(template[at : match.start()])
+        at = match.end()
+        escaped, slot, bare, sign = match.groups()
+        if escaped is not None:
+            stack[-1][1][-1].append("\n" if escaped == "n" else escaped)
+        elif slot is not None:
+            stack[-1][1][-1].append(Slot(slot, bool(bare)))
+        elif sign in "[(":
+            stack.append((sign, [[]]))
+        elif sign == "|":
+            if len(stack) == 1:
+                raise WordingError(f"`|` outside brackets in template {template!r}; put the choice in (a|b)")
+            stack[-1][1].append([])
+        else:
+            opener, options = stack.pop()
+            if not opener or "[("["])".index(sign)] != opener:
+                raise WordingError(f"unbalanced {sign!r} in template {template!r}; close or escape it")
+            stack[-1][1][-1].extend(_close(opener, options))
+    if len(stack) != 1:
+        raise WordingError(f"unclosed {stack[-1][0]!r} in template {template!r}; close or escape it")
+    nodes = stack[0][1][0]
+    if at < len(template):
+        nodes.append(template[at:])
+    return _merge(nodes)
+
+
+def _close(opener: str, options: list[list[Node]]) -> list[Node]:
+    """The nodes a finished bracket stands for."""
+    merged = tuple(_merge(option) for option in options)
+    if len(merged) == 1:
+        if opener == "(":
+            return ["(", *merged[0], ")"]
+        return [Choice((merged[0], ()))]
+    return [Choice(merged)]
+
+
+def _merge(nodes: list[Node]) -> tuple[Node, ...]:
+    """Join neighbouring literals, so that filling handles fewer pieces."""
+    out: list[Node] = []
+    for node in nodes:
+        if isinstance(node, str) and out and isinstance(out[-1], str):
+            out[-1] = out[-1] + node
+        else:
+            out.append(node)
+    return tuple(out)
+
+
+def _flatten(nodes: tuple[Node, ...], rng: Random, out: list[str | Slot]) -> None:
+    """Settle all choices, appending literals and slots to `out`."""
+    for node in nodes:
+        if type(node) is Choice:
+            options = node.options
+            _flatten(options[int(rng.random() * len(options))], rng, out)
+        else:
+            out.append(node)  # type: ignore[arg-type]
+
+
+def expand(template: str, rng: Random) -> str:
+    """One expansion of a template with its slots still in it."""
+    out: list[str | Slot] = []
+    _flatten(compile_template(template), rng, out)
+    return "".join(
+        piece if isinstance(piece, str) else "{" + piece.name + ("!" if piece.bare else "") + "}"
+        for piece in out
+    )
+
+
+def slot_names(nodes: tuple[Node, ...]) -> set[str]:
+    """The slots that every expansion has; a choice whose options disagree is an error."""
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, Slot):
+            names.add(node.name)
+        elif isinstance(node, Choice):
+            sets = [slot_names(option) for option in node.options]
+            if any(other != sets[0] for other in sets):
+                raise WordingError(
+                    f"options with different slots: {node.options!r}; give each the same slots"
+                )
+            names |= sets[0]
+    return names
+
+
+def _delimited(value: str, order: tuple[str, ...]) -> str:
+    """The value in the first quotation mark of `order` that it does not contain."""
+    if "\n" in value:
+        return f"\n```\n{value}\n```\n"
+    for mark in order:
+        if mark not in value:
+            return mark + value + mark
+    return f"`` {value} ``"
+
+
+_NAME_MARKS = ("", "", "", "", "", "`", "`", "`", "'", '"')
+_TEXT_ORDERS = (('"', "`", "'"), ('"', "`", "'"), ("'", "`", '"'), ("`", '"', "'"))
+_CODE_ORDER = ("`", '"', "'")
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """How the writer of one message sets things off: one mark for names, one order of marks for text and for code."""
+
+    mark: str
+    text: tuple[str, ...]
+    code: tuple[str, ...]
+    bare: bool
+
+    @classmethod
+    def draw(cls, rng: Random) -> "Habit":
+        """The habit of a new message."""
+        mark = _NAME_MARKS[int(rng.random() * len(_NAME_MARKS))]
+        text = (mark, "`", '"', "'") if mark else _TEXT_ORDERS[int(rng.random() * len(_TEXT_ORDERS))]
+        roll = rng.random()
+        return cls(mark, text, _CODE_ORDER if roll < 0.65 else text, roll > 0.85)
+
+    def quoted(self, value: str, style: str, follower: str) -> str:
+        """The value set off from the sentence; `follower` is the text right after it."""
+        if style == "raw":
+            return value
+        if style == "value":
+            return f"`{value}`" if self.mark == "`" and "`" not in value else value
+        if style == "name":
+            mark = "`" if self.mark == "'" and follower.startswith("'") else self.mark
+            return mark + value + mark if mark and mark not in value else value
+        if style == "code":
+            bare = self.bare and not self.mark and "\n" not in value
+            return value if bare else _delimited(value, self.code)
+        return value if self.bare and not self.mark and value.isidentifier() else _delimited(value, self.text)
+
+
+def phrase(
+    goal: Goal, slots: Mapping[str, str], rng: Random, held_out: bool = False, noise: bool = True
+) -> str:
+    """A user message that asks for the goal with these slot values.
+
+    Without `noise` the message is the plain template, mostly lower case and without final full stop.
+    """
+    templates = goal.templates(held_out)
+    pieces: list[str | Slot] = []
+    _flatten(templates[int(rng.random() * len(templates))], rng, pieces)
+    habit = Habit.draw(rng)
+    texts: list[str] = []
+    fixed: list[bool] = []
+    for index, piece in enumerate(pieces):
+        if isinstance(piece, str):
+            texts.append(piece)
+            fixed.append(False)
+            continue
+        value = slots.get(piece.name)
+        if value is None:
+            raise WordingError(f"slot {piece.name} of goal {goal.name} has no value; give {sorted(goal.slots)}")
+        if not piece.bare:
+            after = pieces[index + 1] if index + 1 < len(pieces) else ""
+            value = habit.quoted(value, goal.slots[piece.name], after if isinstance(after, str) else "")
+        texts.append(value)
+        fixed.append(True)
+    return dress(texts, fixed, goal.light, rng) if noise else "".join(texts)
+
+
+def load_family(family: str) -> dict[str, Goal]:
+    """The goals written in `texts/<family>/*.txt`.
+
+    A goal starts with `@goal NAME slot:style ...` (or `@light NAME` for complete messages); its lines are
+    training templates until `@held_out`. Lines starting with `#` are comments.
+    """
+    goals: dict[str, Goal] = {}
+    for path in sorted((_TEXTS / family).glob("*.txt")):
+        for goal in _parse(path):
+            if goal.name in goals:
+                raise WordingError(f"goal {goal.name} stands twice in family {family}; rename one")
+            goals[goal.name] = goal
+    if not goals:
+        raise WordingError(f"no wordings for family {family} in {_TEXTS}; add texts/{family}/*.txt")
+    return goals
+
+
+def _parse(path: Path) -> list[Goal]:
+    """The goals of one text file."""
+    goals: list[Goal] = []
+    head: tuple[str, dict[str, str], bool] | None = None
+    splits: tuple[list[str], list[str]] = ([], [])
+    into = 0
+    for line in [*path.read_text(encoding="utf-8").splitlines(), "@end"]:
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not line.startswith("@"):
+            splits[into].append(line.strip())
+        elif line.strip() == "@held_out":
+            into = 1
+        else:
+            if head:
+                goals.append(Goal(head[0], head[1], tuple(splits[0]), tuple(splits[1]), head[2]))
+            splits, into = ([], []), 0
+            head = _head(line, path)
+    return goals
+
+
+def _head(line: str, path: Path) -> tuple[str, dict[str, str], bool] | None:
+    """A goal's name, slots and lightness from its `@` line."""
+    kind, *rest = line.split()
+    if kind == "@end":
+        return None
+    if kind not in ("@goal", "@light") or not rest:
+        raise WordingError(f"cannot read {line!r} in {path.name}; write `@goal NAME slot:style ...`")
+    slots: dict[str, str] = {}
+    for item in rest[1:]:
+        name, _, style = item.partition(":")
+        if style not in STYLES:
+            raise WordingError(
+                f"slot {item!r} in {path.name} has no known style; use one of {', '.join(STYLES)}"
+            )
+        slots[name] = style
+    return rest[0], slots, kind == "@light"

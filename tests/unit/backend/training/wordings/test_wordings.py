@@ -1,0 +1,180 @@
+"""All wordings: templates parse, use their slots, keep values verbatim, and the held-out ones differ."""
+
+import time
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from k3agent.backend.training.wordings.catalog import GOALS, goal
+from k3agent.backend.training.wordings.grammar import (
+    Goal,
+    WordingError,
+    compile_template,
+    expand,
+    load_family,
+    phrase,
+    slot_names,
+)
+from k3agent.backend.training.wordings.overlap import worst
+
+SAMPLE = {
+    "name": "MAX_retries",
+    "value": "3.5",
+    "text": 'Print the "total" now.',
+    "code": "x = f(a, 'b')",
+    "raw": "Python",
+}
+BIG = 80
+FLOOR_HELD_OUT = 12
+
+
+def sample_slots(chosen: Goal) -> dict[str, str]:
+    """One distinct value for each slot."""
+    return {name: SAMPLE[style] + name.upper() for name, style in chosen.slots.items()}
+
+
+@pytest.mark.parametrize("name", sorted(GOALS))
+def test_every_expansion_has_every_slot(name: str) -> None:
+    chosen = GOALS[name]
+    for template in chosen.train + chosen.held_out:
+        assert slot_names(compile_template(template)) == set(chosen.slots), template
+
+
+@pytest.mark.parametrize("name", sorted(GOALS))
+def test_no_template_stands_twice(name: str) -> None:
+    chosen = GOALS[name]
+    assert len(set(chosen.train)) == len(chosen.train)
+    assert not set(chosen.train) & set(chosen.held_out)
+
+
+@pytest.mark.parametrize("name", sorted(GOALS))
+def test_enough_wordings(name: str) -> None:
+    chosen = GOALS[name]
+    assert len(chosen.train) >= 30
+    assert len(chosen.held_out) >= FLOOR_HELD_OUT
+
+
+@pytest.mark.parametrize("name", sorted(GOALS))
+def test_held_out_shares_at_most_60_percent_of_its_words(name: str) -> None:
+    chosen = GOALS[name]
+    if not chosen.slots and chosen.light:
+        return
+    for template in chosen.held_out:
+        share, other = worst(template, chosen.train)
+        assert share <= 0.6, f"{template!r} against {other!r}"
+
+
+@pytest.mark.parametrize("name", sorted(GOALS))
+def test_templates_are_tidy(name: str) -> None:
+    rng = Random(1)
+    chosen = GOALS[name]
+    for template in chosen.train + chosen.held_out:
+        for _ in range(4):
+            text = expand(template, rng)
+            assert "  " not in text and text == text.strip(), template
+            assert not {" .", " ,"} & {text[i : i + 2] for i in range(len(text))}, template
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("name", sorted(GOALS))
+def test_values_survive_in_every_template(name: str, held_out: bool) -> None:
+    chosen = GOALS[name]
+    rng = Random(7)
+    slots = sample_slots(chosen)
+    for template in chosen.held_out if held_out else chosen.train:
+        only = Goal(chosen.name, chosen.slots, (template,), (template,), chosen.light)
+        for _ in range(6):
+            text = phrase(only, slots, rng, held_out)
+            for value in slots.values():
+                assert value in text, (template, text)
+
+
+VALUE = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=40
+).filter(lambda value: value.strip() == value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_value_survives(data: st.DataObject) -> None:
+    chosen = GOALS[data.draw(st.sampled_from(sorted(GOALS)))]
+    slots = {name: data.draw(VALUE) for name in chosen.slots}
+    rng = Random(data.draw(st.integers(0, 2**32)))
+    for held_out in (False, True):
+        text = phrase(chosen, slots, rng, held_out)
+        for value in slots.values():
+            assert value in text
+
+
+def test_same_seed_same_phrase() -> None:
+    slots = {"name": "LIMIT", "value": "4"}
+    assert [phrase(goal("set_const"), slots, Random(3)) for _ in range(5)] == [
+        phrase(goal("set_const"), slots, Random(3)) for _ in range(5)
+    ]
+
+
+def test_without_noise_the_template_is_kept() -> None:
+    only = Goal("g", {"name": "name"}, ("show me {name!} now",), ())
+    assert {phrase(only, {"name": "a_b"}, Random(i), noise=False) for i in range(20)} == {"show me a_b now"}
+
+
+def test_quoting_is_the_same_for_all_names_of_a_message() -> None:
+    only = Goal("g", {"old": "name", "new": "name"}, ("rename {old} to {new}",), ())
+    seen = {phrase(only, {"old": "a", "new": "b"}, Random(i), noise=False) for i in range(200)}
+    assert seen == {"rename a to b", "rename `a` to `b`", "rename 'a' to 'b'", 'rename "a" to "b"'}
+
+
+def test_text_with_quotation_marks_gets_another_mark() -> None:
+    only = Goal("g", {"text": "text"}, ("find {text}",), ())
+    for i in range(40):
+        text = phrase(only, {"text": 'say "hi"'}, Random(i), noise=False)
+        assert text in ("find 'say \"hi\"'", 'find `say "hi"`')
+
+
+def test_grammar() -> None:
+    assert {expand("[a|b|]x", Random(i)) for i in range(40)} == {"ax", "bx", "x"}
+    assert {expand("(a|b[c])", Random(i)) for i in range(40)} == {"a", "b", "bc"}
+    assert expand("f(x) {y!}", Random(0)) == "f(x) {y!}"
+    assert expand("a\\nb \\[c\\]", Random(0)) == "a\nb [c]"
+
+
+@pytest.mark.parametrize("template", ["a|b", "(a", "a]", "[a)"])
+def test_broken_templates_are_named(template: str) -> None:
+    with pytest.raises(WordingError, match="template"):
+        compile_template(template)
+
+
+def test_options_with_different_slots_are_refused() -> None:
+    with pytest.raises(WordingError, match="different slots"):
+        slot_names(compile_template("x [{a}]"))
+
+
+def test_missing_slot_and_unknown_names_are_named() -> None:
+    with pytest.raises(WordingError, match="value"):
+        for i in range(50):
+            phrase(goal("set_const"), {"name": "A"}, Random(i))
+    with pytest.raises(WordingError, match="nonsense"):
+        goal("nonsense")
+    with pytest.raises(WordingError, match="no_family"):
+        load_family("no_family")
+
+
+def test_noise_varies_capitals_ends_and_politeness() -> None:
+    only = Goal("g", {"name": "name"}, ("show me the code of {name}",), ())
+    seen = {phrase(only, {"name": "do_it"}, Random(i)) for i in range(600)}
+    assert len(seen) > 60
+    assert any(text.startswith("show") for text in seen) and any(text.startswith("Show") for text in seen)
+    assert any(text.endswith(".") for text in seen) and any(text.endswith("it") for text in seen)
+    assert any("lease" in text for text in seen)
+
+
+def test_phrase_is_fast_enough_for_a_generator() -> None:
+    rng = Random(0)
+    chosen = goal("rename")
+    slots = {"old": "load_data", "new": "read_rows"}
+    phrase(chosen, slots, rng)
+    start = time.process_time()
+    for _ in range(5000):
+        phrase(chosen, slots, rng)
+    assert 5000 / (time.process_time() - start) > 10_000
