@@ -1,0 +1,345 @@
+"""The training-time forward pass: the same function as `k3agent.backend.model`, over packed documents.
+
+Plain functions over tensors are the compile units, each compiled once and shared by all layers; the KDA
+kernel and attention stay outside of the graphs. Experts are one wide product masked by the gates: static
+shapes, no sorting. Source: Kimi K3 report (arXiv 2607.24653), Attention Residuals (2603.15031), Kimi Linear
+(2510.26692).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from k3agent.backend.config import ModelConfig
+from k3agent.backend.training.parameters import Parameters
+from k3agent.backend.training.recurrence import Documents, attention, kda
+from torch import Tensor
+
+MARGIN_STRIDE = 8
+"""Quantile balancing looks at every eighth token: 8,192 of a batch place a quantile well enough."""
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    wide = _wide(x)
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight.to(x.dtype)
+
+
+def situ(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
+    """SiTU-GLU in fp32, not yet cast."""
+    gate, up = _wide(gate), _wide(up)
+    return beta * torch.tanh(gate / beta) * torch.sigmoid(gate) * (linear_beta * torch.tanh(up / linear_beta))
+
+
+def mixture(
+    blocks: list[Tensor], s: Tensor, res_norm: Tensor, res_proj: Tensor, norm: Tensor, eps: float
+) -> Tensor:
+    """Mix the running sum with the finished blocks, and norm the mixture: the next sublayer's input."""
+    fold = _wide(res_norm) * _wide(res_proj)
+    sources = [_wide(source) for source in (*blocks, s)]
+    scores = [
+        (v * fold).sum(-1, keepdim=True) * torch.rsqrt(v.square().mean(-1, keepdim=True) + eps)
+        for v in sources
+    ]
+    top = scores[0]
+    for score in scores[1:]:
+        top = torch.maximum(top, score)
+    # Any common shift leaves the softmax as it is, so no gradient is lost by detaching it.
+    weights = [torch.exp(score - top.detach()) for score in scores]
+    total, mixed = weights[0], weights[0] * sources[0]
+    for weight, source in zip(weights[1:], sources[1:], strict=True):
+        total, mixed = total + weight, mixed + weight * source
+    return rms((mixed / total).to(s.dtype), norm, eps)
+
+
+def add_mixture(
+    blocks: list[Tensor], s: Tensor, add: Tensor, res_norm: Tensor, res_proj: Tensor, norm: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Add a sublayer's output to the running sum first. Returns the new running sum and the next sublayer's
+    input.
+    """
+    s = s + add
+    return s, mixture(blocks, s, res_norm, res_proj, norm, eps)
+
+
+def causal_conv(u: Tensor, weight: Tensor, position: Tensor) -> Tensor:
+    """Depthwise convolution over time, then SiLU. u: [T, P]; weight: [P, taps]; position: [T, 1] in its
+    document.
+    """
+    taps = weight.shape[1]
+    total = _wide(u) * weight[:, -1]
+    for back in range(1, taps):
+        earlier = F.pad(u, (0, 0, back, 0))[: u.shape[0]]
+        total = total + _wide(torch.where(position >= back, earlier, 0.0)) * weight[:, taps - 1 - back]
+    return F.silu(total)
+
+
+def kda_in(
+    x: Tensor, w_in: Tensor, f_b: Tensor, conv: Tensor, position: Tensor, heads: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The inputs of the recurrence: q, k, v, z [T, H, N], b [T, H], and the output gate [T, H*N]."""
+    width = f_b.shape[0]
+    rank, tokens = f_b.shape[1], x.shape[0]
+    y = x @ w_in.t()
+    parts = []
+    for i in range(3):
+        rows = slice(i * width, (i + 1) * width)
+        part = causal_conv(y[:, rows], conv[rows], position).view(tokens, heads, width // heads)
+        if i < 2:
+            part = part.to(x.dtype)
+            wide = _wide(part)
+            part = wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + 1e-6)
+        parts.append(part.to(x.dtype))
+    gate = y[:, 3 * width : 4 * width].contiguous()
+    z = y[:, 4 * width : 4 * width + rank] @ f_b.t()
+    b = y[:, 4 * width + rank : 4 * width + rank + heads].contiguous()
+    return parts[0], parts[1], parts[2], z.view(tokens, heads, width // heads), b, gate
+
+
+def kda_out(o: Tensor, gate: Tensor, o_norm: Tensor, w_out: Tensor, eps: float) -> Tensor:
+    wide = _wide(o)
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * o_norm
+    gated = normed * torch.sigmoid(_wide(gate).view(o.shape))
+    return gated.to(o.dtype).reshape(o.shape[0], -1) @ w_out.t()
+
+
+def mla_in(
+    x: Tensor,
+    w_in: Tensor,
+    q_norm: Tensor,
+    q_b: Tensor,
+    kv_norm: Tensor,
+    kv_b: Tensor,
+    heads: int,
+    nope: int,
+    rope: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys and values [T, H, N] and the output gate [T, H*V]."""
+    tokens, q_rank, rank = x.shape[0], q_b.shape[1], kv_b.shape[1]
+    y = x @ w_in.t()
+    q = (rms(y[:, :q_rank], q_norm, eps) @ q_b.t()).view(tokens, heads, nope + rope)
+    kv = (rms(y[:, q_rank : q_rank + rank], kv_norm, eps) @ kv_b.t()).view(tokens, heads, -1)
+    shared = y[:, None, q_rank + rank : q_rank + rank + rope].expand(tokens, heads, rope)
+    k = torch.cat((kv[..., :nope], shared), dim=-1)
+    v = kv[..., nope:].contiguous()
+    gate_width = heads * v.shape[-1]
+    start = q_rank + rank + rope
+    return q, k, v, y[:, start : start + gate_width].contiguous()
+
+
+def mla_out(o: Tensor, gate: Tensor, w_out: Tensor) -> Tensor:
+    return (o.reshape(o.shape[0], -1) * torch.sigmoid(gate)) @ w_out.t()
+
+
+def dense(x: Tensor, w_in: Tensor, w_out: Tensor, beta: float, linear_beta: float) -> Tensor:
+    gate, up = (x @ w_in.t()).chunk(2, dim=-1)
+    return situ(gate, up, beta, linear_beta).to(x.dtype) @ w_out.t()
+
+
+def route(scores: Tensor, bias: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """Which experts a token gets, and its cutoff: the (top+1)-th largest biased score.
+
+    scores: [T, E]; returns bool [T, E] and [T, 1]. Ranks by counting: no sort, and equal scores fall to the
+    first.
+    """
+    biased = scores + bias
+    index = torch.arange(scores.shape[1], device=scores.device)
+    mine, other = biased[:, :, None], biased[:, None, :]
+    ahead = (other > mine) | ((other == mine) & (index[None, None, :] < index[None, :, None]))
+    rank = ahead.sum(-1)
+    return rank < top, torch.where(rank == top, biased, 0.0).sum(-1, keepdim=True)
+
+
+def moe(
+    x: Tensor,
+    router: Tensor,
+    bias: Tensor,
+    w_in: Tensor,
+    experts_in: Tensor,
+    norm: Tensor,
+    experts_out: Tensor,
+    w_out: Tensor,
+    top: int,
+    scale: float,
+    beta: float,
+    linear_beta: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Latent MoE and the shared expert. Also returns margins [T/8, E] for balancing and the load [E] of
+    each expert.
+    """
+    num_experts, latent = router.shape[0], experts_in.shape[1]
+    scores = torch.sigmoid(_wide(x) @ _wide(router).t())
+    chosen, cutoff = route(scores.detach(), bias, top)
+    gates = torch.where(chosen, scores, 0.0)
+    gates = gates / (gates.sum(-1, keepdim=True) + 1e-20) * scale
+    y = x @ w_in.t()
+    hidden_gate, hidden_up = (y[:, :latent] @ experts_in.t()).chunk(2, dim=-1)
+    hidden = situ(hidden_gate, hidden_up, beta, linear_beta).view(x.shape[0], num_experts, -1)
+    routed = (hidden * gates[..., None]).to(x.dtype).view(x.shape[0], -1) @ experts_out.t()
+    shared_gate, shared_up = y[:, latent : latent + 2 * (w_out.shape[1] - latent)].chunk(2, dim=-1)
+    shared = situ(shared_gate, shared_up, beta, linear_beta).to(x.dtype)
+    out = torch.cat((rms(routed, norm, eps), shared), dim=-1) @ w_out.t()
+    margins = (scores.detach() - cutoff)[::MARGIN_STRIDE].contiguous()
+    return out, margins, chosen.sum(0)
+
+
+def token_loss(x: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted mean cross entropy, and [sum of loss, count of right ones, count] over tokens of full
+    weight.
+    """
+    logits = _wide(x @ head.t())
+    is_label = torch.arange(head.shape[0], device=x.device)[None] == labels[:, None]
+    target = torch.where(is_label, logits, 0.0).sum(-1)
+    loss = torch.logsumexp(logits, dim=-1) - target
+    full = (weights >= 0.99).to(loss.dtype)
+    right = (target.detach() >= logits.detach().amax(-1)).to(loss.dtype)
+    total = (loss * weights).sum() / weights.sum().clamp_min(1e-6)
+    return total, torch.stack(((loss.detach() * full).sum(), (right * full).sum(), full.sum()))
+
+
+@dataclass
+class Batch:
+    """T tokens of packed documents, on the device."""
+
+    token_ids: Tensor
+    """[T] int64"""
+    labels: Tensor
+    """[T] int64, the token after each."""
+    weights: Tensor
+    """[T] fp32, weight of each label's loss; zero at the last token of a document."""
+    position: Tensor
+    """[T, 1] int32, place in the document."""
+    documents: Documents
+
+
+@dataclass
+class Outcome:
+    loss: Tensor
+    stats: Tensor
+    """Of token_loss."""
+    margins: Tensor
+    """[MoE layers, T/8, E]"""
+    loads: Tensor
+    """[MoE layers, E] tokens per expert"""
+
+
+UNITS: dict[str, Callable] = {
+    f.__name__: f
+    for f in (rms, mixture, add_mixture, kda_in, kda_out, mla_in, mla_out, dense, moe, token_loss)
+}
+
+
+class Network:
+    """The forward pass over `parameters`; `bias` [MoE layers, E] is the balancing bias, set from outside."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, *, compiled: bool = False) -> None:
+        self.config, self.parameters = config, parameters
+        self.moe_layers = [i for i in range(config.num_hidden_layers) if config.is_moe(i)]
+        master = parameters.vectors.master
+        self.bias = torch.zeros(
+            len(self.moe_layers), config.num_experts or 0, dtype=master.dtype, device=master.device
+        )
+        self.units = dict(UNITS)
+        if compiled:
+            self.units = {
+                name: torch.compile(f, fullgraph=True, dynamic=False) for name, f in self.units.items()
+            }
+
+    def _kda(self, at: str, x: Tensor, batch: Batch) -> Tensor:
+        config, p = self.config, self.parameters.leaf
+        linear = config.linear_attn_config
+        assert linear.gate_lower_bound is not None, "training covers the bounded gate only"
+        q, k, v, z, b, gate = self.units["kda_in"](
+            x, p(f"{at}.in"), p(f"{at}.f_b"), p(f"{at}.conv"), batch.position, linear.num_heads
+        )
+        o = kda(q, k, v, z, b, p(f"{at}.A_log"), p(f"{at}.dt_bias"), linear.gate_lower_bound, batch.documents)
+        return self.units["kda_out"](o, gate, p(f"{at}.o_norm.weight"), p(f"{at}.out"), config.rms_norm_eps)
+
+    def _mla(self, at: str, x: Tensor, batch: Batch) -> Tensor:
+        config, p = self.config, self.parameters.leaf
+        q, k, v, gate = self.units["mla_in"](
+            x,
+            p(f"{at}.in"),
+            p(f"{at}.q_a_layernorm.weight"),
+            p(f"{at}.q_b"),
+            p(f"{at}.kv_a_layernorm.weight"),
+            p(f"{at}.kv_b"),
+            config.num_attention_heads,
+            config.qk_nope_head_dim,
+            config.qk_rope_head_dim,
+            config.mla_latent_norm_eps,
+        )
+        return self.units["mla_out"](attention(q, k, v, batch.documents), gate, p(f"{at}.out"))
+
+    def _ffn(self, i: int, x: Tensor, margins: list[Tensor], loads: list[Tensor]) -> Tensor:
+        config, p = self.config, self.parameters.leaf
+        soft = (config.activation_situ_beta, config.activation_situ_linear_beta)
+        if not config.is_moe(i):
+            return self.units["dense"](x, p(f"layers.{i}.mlp.in"), p(f"layers.{i}.mlp.out"), *soft)
+        at = f"layers.{i}.block_sparse_moe"
+        y, margin, load = self.units["moe"](
+            x,
+            p(f"{at}.gate.weight"),
+            self.bias[self.moe_layers.index(i)],
+            p(f"{at}.in"),
+            p(f"{at}.experts_in"),
+            p(f"{at}.routed_expert_norm.weight"),
+            p(f"{at}.experts_out"),
+            p(f"{at}.out"),
+            config.num_experts_per_token,
+            config.routed_scaling_factor,
+            *soft,
+            config.rms_norm_eps,
+        )
+        margins.append(margin)
+        loads.append(load)
+        return y
+
+    def hidden(self, batch: Batch) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The normed input of the head [T, D], and margins and loads of each MoE layer."""
+        config, p, eps = self.config, self.parameters.leaf, self.config.rms_norm_eps
+        assert config.attn_res_block_size
+        margins: list[Tensor] = []
+        loads: list[Tensor] = []
+        blocks: list[Tensor] = []
+        s, add = F.embedding(batch.token_ids, p("embed_tokens.weight")), None
+        for i in range(config.num_hidden_layers):
+            at = f"layers.{i}"
+            if blocks:
+                s, x = self._mix(blocks, s, add, f"{at}.self_attention_res", f"{at}.input_layernorm.weight")
+            else:
+                x = self.units["rms"](s, p(f"{at}.input_layernorm.weight"), eps)
+            is_boundary = i % config.attn_res_block_size == 0
+            if is_boundary:
+                blocks.append(s)
+            a = (self._kda if config.is_kda(i) else self._mla)(f"{at}.self_attn", x, batch)
+            s, add = (a, None) if is_boundary else (s, a)
+            s, x = self._mix(blocks, s, add, f"{at}.mlp_res", f"{at}.post_attention_layernorm.weight")
+            add = self._ffn(i, x, margins, loads)
+        _, x = self._mix(blocks, s, add, "output_attn_res", "norm.weight")
+        return x, margins, loads
+
+    def _mix(
+        self, blocks: list[Tensor], s: Tensor, add: Tensor | None, site: str, norm: str
+    ) -> tuple[Tensor, Tensor]:
+        p, eps = self.parameters.leaf, self.config.rms_norm_eps
+        weights = (p(f"{site}_norm.weight"), p(f"{site}_proj.weight"), p(norm))
+        if add is None:
+            return s, self.units["mixture"](list(blocks), s, *weights, eps)
+        return self.units["add_mixture"](list(blocks), s, add, *weights, eps)
+
+    def forward(self, batch: Batch) -> Outcome:
+        x, margins, loads = self.hidden(batch)
+        head = self.parameters.leaf("lm_head.weight")
+        loss, stats = self.units["token_loss"](x, head, batch.labels, batch.weights)
+        return Outcome(loss, stats, torch.stack(margins), torch.stack(loads))
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[T, vocab], for checks."""
+        return _wide(self.hidden(batch)[0] @ self.parameters.leaf("lm_head.weight").t())
