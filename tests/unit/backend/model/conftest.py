@@ -1,0 +1,22 @@
+"""A harness on a tiny K3 of any configuration."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from k3agent.backend.model.weights import load_model
+from model_harness import Harness
+from support.tiny_k3 import write_tiny_k3
+
+
+@pytest.fixture
+def make_harness(tmp_path: Path) -> Callable[..., Harness]:
+    """Builds a harness on a tiny K3 in fp64 (or another dtype) with overridden config fields."""
+
+    def make(dtype: torch.dtype = torch.float64, seed: int = 0, **overrides: object) -> Harness:
+        folder = tmp_path / f"tiny-{len(list(tmp_path.iterdir()))}"
+        write_tiny_k3(folder, seed=seed, **overrides)
+        return Harness(load_model(folder, dtype))
+
+    return make
