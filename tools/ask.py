@@ -1,0 +1,28 @@
+"""`ask`: a question to the user. Where nobody can answer, the context raises `ToolError`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from k3agent.tools.base import Access, Args, Question, ToolContext, ToolOutput
+
+
+class AskArgs(Args):
+    question: str = Field(min_length=1, description="The question.")
+    options: list[str] = Field(default=[], description="Answers to choose from, if they can be named.")
+
+
+class AskTool:
+    name = "ask"
+    args = AskArgs
+    is_read_only = True
+
+    def describe(self, args: AskArgs) -> str:
+        return f"ask: {args.question}"
+
+    def access(self, args: AskArgs, ctx: ToolContext) -> Access:
+        return Access()
+
+    async def run(self, args: AskArgs, ctx: ToolContext) -> ToolOutput:
+        answer = await ctx.ask(Question(text=args.question, options=tuple(args.options)))
+        return ToolOutput(text=answer.strip() or "(no answer)")

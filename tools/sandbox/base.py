@@ -1,0 +1,21 @@
+"""What keeps a command inside its bounds: a sandbox turns the command line into a guarded one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+
+class Sandbox(Protocol):
+    """`name` is what settings call it; `status` tells people what it guards, or why nothing is guarded."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+    def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
+        """The command line that runs `argv` in `cwd` and lets it write below `writable` only."""
+        ...

@@ -1,0 +1,241 @@
+"""Child processes that nothing can hang on and nothing survives.
+
+Each command runs in a session of its own: no terminal, no input, no pager, no editor. Its output goes straight
+to a file, so a server that it leaves behind holds no pipe of ours. The session id finds all its processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+MARK = "K3AGENT_JOB"
+GRACE_S = 1.0
+PROC = Path("/proc")
+QUIET: Mapping[str, str] = {
+    # `true` as git's editor keeps a message that git has prepared, as for a merge; an empty one fails at once.
+    "GIT_EDITOR": "true",
+    "GIT_SEQUENCE_EDITOR": "true",
+    "EDITOR": "false",
+    "VISUAL": "false",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "false",
+    "SSH_ASKPASS": "false",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "SUDO_ASKPASS": "/bin/false",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "GH_PAGER": "cat",
+    "MANPAGER": "cat",
+    "SYSTEMD_PAGER": "cat",
+    "BAT_PAGER": "cat",
+    "DELTA_PAGER": "cat",
+    "AWS_PAGER": "",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "GH_PROMPT_DISABLED": "1",
+    "PIP_NO_INPUT": "1",
+    "PYTHONUNBUFFERED": "1",
+    "TERM": "dumb",
+    "NO_COLOR": "1",
+}
+NOISY = ("FORCE_COLOR", "CLICOLOR_FORCE", "DISPLAY", "WAYLAND_DISPLAY", "BASH_ENV", "ENV")
+
+
+def child_environ(environ: Mapping[str, str], mark: str) -> dict[str, str]:
+    """`environ` for a command that can ask nobody. `mark` is found again in the processes it leaves."""
+    kept = {name: value for name, value in environ.items() if name not in NOISY}
+    return {**kept, **QUIET, MARK: mark}
+
+
+def shell_argv(command: str) -> list[str]:
+    shell = next((path for path in ("/bin/bash", "/usr/bin/bash") if os.access(path, os.X_OK)), "/bin/sh")
+    return [shell, "-c", command]
+
+
+async def start(argv: list[str], *, cwd: Path, environ: dict[str, str], output: Path) -> asyncio.subprocess.Process:
+    """Run `argv` as the leader of a new session with stdout and stderr in `output`."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, start_new_session=True
+        )
+    finally:
+        os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """A row of /proc: `started` in clock ticks after boot, `cpu` in ticks used so far."""
+
+    pid: int
+    session: int
+    state: str
+    started: int
+    cpu: int
+
+
+def process_info(pid: int) -> ProcessInfo | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError):
+        return None
+    fields = text.rpartition(")")[2].split()
+    return ProcessInfo(pid, int(fields[3]), fields[0], int(fields[19]), int(fields[11]) + int(fields[12]))
+
+
+def members(session: int) -> list[ProcessInfo]:
+    """The living processes of a session; without /proc none can be listed."""
+    with contextlib.suppress(FileNotFoundError):
+        pids = [int(name) for name in os.listdir(PROC) if name.isdigit()]
+        found = (info for pid in pids if (info := process_info(pid)))
+        return [info for info in found if info.session == session and info.state not in "ZX"]
+    return []
+
+
+def send(session: int, number: signal.Signals) -> bool:
+    """Send a signal to every process of the session; whether there was any."""
+    pids = {info.pid for info in members(session)}
+    found = bool(pids)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+    # Also reaches what was forked in the meantime, and is all there is without /proc.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(session, number)
+        found = True
+    return found
+
+
+async def end_session(session: int, grace_s: float = GRACE_S) -> None:
+    """End all processes of a session: asked first, then killed."""
+    send(session, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    delay = 0.01
+    while members(session) and time.monotonic() < deadline:
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, 0.1)
+    send(session, signal.SIGKILL)
+
+
+def end_session_now(session: int, grace_s: float = 0.3) -> None:
+    """`end_session` where no event loop runs, as at the end of the program."""
+    send(session, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while members(session) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    send(session, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """One command's session as noted on disk, so that the next start can end what a killed agent left."""
+
+    session: int
+    started: int
+    mark: str
+    command: str
+
+
+class SessionLog:
+    """The sessions that may still have processes, in a file of this agent process under `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        own = process_info(os.getpid())
+        self._owner = {"pid": os.getpid(), "started": own.started if own else 0, "boot": _boot_id()}
+        self._path = folder / f"processes-{os.getpid()}-{self._owner['started']}.json"
+        self._records: dict[int, SessionRecord] = {}
+
+    @property
+    def sessions(self) -> tuple[int, ...]:
+        return tuple(self._records)
+
+    def add(self, session: int, mark: str, command: str) -> None:
+        info = process_info(session)
+        self._records[session] = SessionRecord(session, info.started if info else 0, mark, command[:200])
+        self._save()
+
+    def remove(self, session: int) -> None:
+        if self._records.pop(session, None):
+            self._save()
+
+    def _save(self) -> None:
+        if not self._records:
+            self._path.unlink(missing_ok=True)
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".tmp")
+        rows = [asdict(record) for record in self._records.values()]
+        temporary.write_text(json.dumps({"owner": self._owner, "sessions": rows}), encoding="utf-8")
+        temporary.replace(self._path)
+
+
+def reap_orphans(folder: Path) -> list[str]:
+    """End what agents that are gone have left running; returns the commands. Call once at every start.
+
+    A process is ended only if it is surely ours: its session leader is the one noted, or it carries our mark.
+    """
+    ended = []
+    for path in sorted(folder.glob("**/processes-*.json")):
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            owner, rows = saved["owner"], [SessionRecord(**row) for row in saved["sessions"]]
+            if owner["boot"] == _boot_id() and _is_alive(owner):
+                continue
+        except (OSError, ValueError, KeyError, TypeError):
+            rows = []
+        else:
+            rows = rows if owner["boot"] == _boot_id() else []
+        ended += [row.command for row in rows if _end_orphan(row)]
+        path.unlink(missing_ok=True)
+    return ended
+
+
+def _is_alive(owner: dict[str, Any]) -> bool:
+    info = process_info(int(owner["pid"]))
+    return info is not None and info.started == owner["started"] and info.state not in "ZX"
+
+
+def _end_orphan(record: SessionRecord) -> bool:
+    leader = process_info(record.session)
+    same_leader = leader is not None and leader.started == record.started
+    mark = f"{MARK}={record.mark}".encode()
+    ours = [info.pid for info in members(record.session) if same_leader or mark in _environ(info.pid)]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in ours:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + 0.5
+        while any(i.pid in ours for i in members(record.session)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    return bool(ours)
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _boot_id() -> str:
+    try:
+        return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def running_for(since: float) -> str:
+    seconds = int(time.monotonic() - since)
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"
+
+
