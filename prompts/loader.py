@@ -9,8 +9,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-from k3agent.errors import ConfigError
-
 FOLDER = Path(__file__).resolve().parent
 NAME = re.compile(r"[a-z0-9_-]+(?:/[a-z0-9_-]+)*")
 
@@ -19,11 +17,11 @@ NAME = re.compile(r"[a-z0-9_-]+(?:/[a-z0-9_-]+)*")
 def load(name: str) -> str:
     """The text of `<name>.md` without the line end at its close. `name` is like `tools/read`."""
     if not NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is no prompt name; write it like 'tools/read'.")
+        raise ValueError(f"{name!r} is no prompt name; write it like 'tools/read'.")
     try:
         return (FOLDER / f"{name}.md").read_text(encoding="utf-8").rstrip("\n")
     except FileNotFoundError as error:
-        raise ConfigError(f"There is no prompt {name!r}: {FOLDER / name}.md is missing.") from error
+        raise LookupError(f"There is no prompt {name!r}: {FOLDER / name}.md is missing.") from error
 
 
 def render(name: str, **values: object) -> str:
@@ -37,8 +35,8 @@ def render(name: str, **values: object) -> str:
     text = load(name)
     unused = set(values) - jinja2.meta.find_undeclared_variables(environment.parse(text))
     if unused:
-        raise ConfigError(f"Prompt {name!r} does not use {', '.join(sorted(unused))}.")
+        raise ValueError(f"Prompt {name!r} does not use {', '.join(sorted(unused))}.")
     try:
         return environment.from_string(text).render(values)
     except jinja2.UndefinedError as error:
-        raise ConfigError(f"Prompt {name!r} lacks a value: {error}.") from error
+        raise ValueError(f"Prompt {name!r} lacks a value: {error}.") from error

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from k3agent.tools.base import Access, Args, Question, ToolContext, ToolOutput
+from pydantic import Field
 
 
 class AskArgs(Args):

@@ -6,12 +6,12 @@ ignoring the amount of white space, and then only where that fits a single place
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import diffs, matching, paths, textio
 from k3agent.tools.support.freshness import digest
+from pydantic import Field
+
+from k3agent.errors import ToolError
 
 MAX_LISTED = 20
 
@@ -87,11 +87,14 @@ def _at_line(view: str, shown: str, old: str, found: list[int], line: int | None
         if len(here) == 1:
             return here[0]
         if here:
-            raise ToolError(f"old text occurs {len(here)} times at line {line} of {shown}. Add context, or all=true.")
+            raise ToolError(
+                f"old text occurs {len(here)} times at line {line} of {shown}. Add context, or all=true."
+            )
     lines = list(dict.fromkeys(starts))
     listed = ", ".join(map(str, lines[:MAX_LISTED])) + (", ..." if len(lines) > MAX_LISTED else "")
     raise ToolError(
-        f"old text occurs {len(found)} times in {shown} (lines {listed}). Add context, pass line=N, or all=true."
+        f"old text occurs {len(found)} times in {shown} (lines {listed}). "
+        "Add context, pass line=N, or all=true."
     )
 
 
@@ -102,7 +105,7 @@ def _find_loosely(view: str, shown: str, old: str, new: str) -> tuple[Edits, str
         edit = (span.start, span.end, matching.reindent(view, span, old, new))
         if not new:
             # Whole lines that go take their indentation with them.
-            indent = len(view[:span.start]) - len(view[:span.start].rstrip(" \t"))
+            indent = len(view[: span.start]) - len(view[: span.start].rstrip(" \t"))
             at_start = view[: span.start - indent].endswith("\n") or span.start == indent
             edit = (span.start - indent if at_start and old.endswith("\n") else span.start, span.end, "")
         if view[span.start : span.end] != edit[2]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import Field
-
-from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import paths
 from k3agent.tools.support.globs import MAGIC, compile_glob
 from k3agent.tools.support.ignore import walk
+from pydantic import Field
+
+from k3agent.errors import ToolError
 
 
 class GlobArgs(Args):
-    pattern: str = Field(min_length=1, description='E.g. "*.py" (in path only), "**/*.py" (at any depth), "src/**".')
+    pattern: str = Field(
+        min_length=1, description='E.g. "*.py" (in path only), "**/*.py" (at any depth), "src/**".'
+    )
     path: str = Field(default=".", description="Folder to look in. Default: the workspace.")
     limit: int = Field(default=200, ge=1, le=10_000, description="Most names to give. Default 200.")
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
-from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import processes, truncate
 from k3agent.tools.support.processes import reap_orphans
+from pydantic import Field
+
+from k3agent.errors import ToolError
 
 __all__ = ["Job", "JobTable", "JobsTool", "reap_orphans"]
 
@@ -155,14 +155,18 @@ class JobTable:
         if job_id in self.background:
             return self.background[job_id]
         known = ", ".join(self.background) or "none"
-        raise ToolError(f"There is no job {job_id}. Jobs: {known}." if job_id else f"Pass job. Jobs: {known}.")
+        raise ToolError(
+            f"There is no job {job_id}. Jobs: {known}." if job_id else f"Pass job. Jobs: {known}."
+        )
 
     def _prune(self) -> None:
         """Delete the oldest outputs of commands that have ended once all together are too large."""
         if self._num_started % 50:
             return
         used = {job.output for job in self.background.values() if job.ended is None}
-        outputs = sorted(self.folder.glob("output-*.txt"), key=lambda path: path.stat().st_mtime, reverse=True)
+        outputs = sorted(
+            self.folder.glob("output-*.txt"), key=lambda path: path.stat().st_mtime, reverse=True
+        )
         total = 0
         for path in outputs:
             total += _size(path)

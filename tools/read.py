@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
+from k3agent.tools.support import paths, textio
 from pydantic import Field
 
 from k3agent.errors import ToolError
-from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
-from k3agent.tools.support import paths, textio
 
 MAX_LINE_CHARS = 2000
 MAX_CHARS = 120_000

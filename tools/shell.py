@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pydantic import Field
-
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.jobs import MAX_OUTPUT_BYTES, Job, JobTable
 from k3agent.tools.support import paths, processes, truncate
+from pydantic import Field
 
 # Reading a longer output takes long enough to be moved off the event loop.
 LONG_BYTES = 1 << 20
@@ -22,7 +21,9 @@ MAX_POLL_S = 0.5
 
 class ShellArgs(Args):
     command: str = Field(min_length=1, description="The command, as for bash -c.")
-    timeout_s: int = Field(default=120, ge=1, le=3600, description="Killed after so many seconds. Default 120.")
+    timeout_s: int = Field(
+        default=120, ge=1, le=3600, description="Killed after so many seconds. Default 120."
+    )
     background: bool = Field(default=False, description="Return at once; look after it with jobs.")
 
 

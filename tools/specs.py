@@ -11,9 +11,20 @@ from typing import Any
 
 from k3agent.prompts.loader import load
 from k3agent.tools.base import Args, Tool
+
 from k3agent.types import JsonObject, ToolSpec
 
-FULL_KEYS = ("description", "enum", "maximum", "maxLength", "minimum", "minLength", "maxItems", "minItems", "type")
+FULL_KEYS = (
+    "description",
+    "enum",
+    "maximum",
+    "maxLength",
+    "minimum",
+    "minLength",
+    "maxItems",
+    "minItems",
+    "type",
+)
 COMPACT_KEYS = ("enum", "type")
 
 
@@ -33,7 +44,10 @@ def schema(args: type[Args], compact: bool) -> JsonObject:
 
 def _plain(node: JsonObject, definitions: JsonObject, keys: tuple[str, ...]) -> JsonObject:
     if "$ref" in node:
-        node = {**definitions[node["$ref"].removeprefix("#/$defs/")], **{k: node[k] for k in node if k != "$ref"}}
+        node = {
+            **definitions[node["$ref"].removeprefix("#/$defs/")],
+            **{k: node[k] for k in node if k != "$ref"},
+        }
     branches = [branch for branch in node.get("anyOf", ()) if branch.get("type") != "null"]
     if len(branches) == 1:
         node = {**branches[0], **{key: value for key, value in node.items() if key != "anyOf"}}
@@ -42,7 +56,9 @@ def _plain(node: JsonObject, definitions: JsonObject, keys: tuple[str, ...]) -> 
     result: JsonObject = {key: node[key] for key in keys if key in node}
     if node.get("type") == "object":
         properties: JsonObject = node.get("properties", {})
-        result["properties"] = {name: _plain(properties[name], definitions, keys) for name in sorted(properties)}
+        result["properties"] = {
+            name: _plain(properties[name], definitions, keys) for name in sorted(properties)
+        }
         result["required"] = list(node.get("required", ()))
         if not result["required"]:
             del result["required"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
+from pydantic import Field
 
 MARKS = {"pending": "[ ]", "active": "[>]", "done": "[x]"}
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import diffs, paths, textio
 from k3agent.tools.support.freshness import digest
+from pydantic import Field
+
+from k3agent.errors import ToolError
 
 
 class WriteArgs(Args):
@@ -32,7 +32,10 @@ class WriteTool:
             raise ToolError(f"{place.shown} is a folder. Name a file in it.")
         if place.path.exists():
             old = self._old(place, ctx)
-            verb, text = "Replaced", textio.splice(old.text, [(0, len(old.view), _without_bom(args.content, old))])
+            verb, text = (
+                "Replaced",
+                textio.splice(old.text, [(0, len(old.view), _without_bom(args.content, old))]),
+            )
             if not old.text or not ("\n" in old.text or "\r" in old.text):
                 text = _without_bom(args.content, old)
         else:

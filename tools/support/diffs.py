@@ -31,7 +31,9 @@ def compare(old_view: str, new_view: str) -> Difference:
         operations = [("replace", 0, len(a), 0, len(b))]
     else:
         operations = difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
-    changes = [(i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in operations if tag != "equal"]
+    changes = [
+        (i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in operations if tag != "equal"
+    ]
     rows: list[str] = []
     shown_to = -1
     for index, (i1, i2, j1, j2) in enumerate(changes):

@@ -17,7 +17,7 @@ MAGIC = re.compile(r"[*?\[{]")
 
 @lru_cache(maxsize=256)
 def compile_glob(pattern: str, *, hidden: bool = False) -> re.Pattern[str]:
-    """Matches whole relative paths. Unless `hidden`, wildcards do not stand for names that begin with a dot."""
+    """Matches whole relative paths. Unless `hidden`, wildcards do not stand for names with a dot first."""
     no_dot = "" if hidden else r"(?!\.)"
     alternatives = []
     for variant in _braces(pattern):

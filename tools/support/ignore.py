@@ -117,6 +117,6 @@ def _walk(
 
 def is_regular(path: str) -> bool:
     try:
-        return stat.S_ISREG(os.lstat(path).st_mode)  # noqa: PTH116
+        return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
         return False

@@ -54,7 +54,7 @@ def loose_spans(view: str, old: str) -> list[Span]:
 def _with_line_end(view: str, span: Span, old: str) -> Span:
     """`span` with the line ends that `old` has at its own end, as far as they are there."""
     ends = len(old.rstrip(" \t")) - len(old.rstrip())
-    match = re.compile(r"(?:[^\S\n]*\n){0,%d}" % ends).match(view, span.end)
+    match = re.compile(rf"(?:[^\S\n]*\n){{0,{ends}}}").match(view, span.end)
     return Span(span.start, match.end() if match else span.end)
 
 

@@ -12,8 +12,9 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3agent.errors import ToolError
 from k3agent.tools.base import ToolContext
+
+from k3agent.errors import ToolError
 
 MAX_SCANNED = 4000
 
@@ -75,7 +76,9 @@ def _as_on_disk(path: str) -> str:
         if not os.path.lexists(candidate):
             wanted = unicodedata.normalize("NFC", part)
             try:
-                same = [name for name in os.listdir(found) if unicodedata.normalize("NFC", name) == wanted]
+                same = [
+                    p.name for p in Path(found).iterdir() if unicodedata.normalize("NFC", p.name) == wanted
+                ]
             except OSError:
                 same = []
             if len(same) != 1:

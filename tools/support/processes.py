@@ -1,7 +1,8 @@
 """Child processes that nothing can hang on and nothing survives.
 
-Each command runs in a session of its own: no terminal, no input, no pager, no editor. Its output goes straight
-to a file, so a server that it leaves behind holds no pipe of ours. The session id finds all its processes.
+Each command runs in a session of its own: no terminal, no input, no pager, no editor. Its output goes
+straight to a file, so a server that it leaves behind holds no pipe of ours. The session id finds all its
+processes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MARK = "K3AGENT_JOB"
 GRACE_S = 1.0
 PROC = Path("/proc")
 QUIET: Mapping[str, str] = {
-    # `true` as git's editor keeps a message that git has prepared, as for a merge; an empty one fails at once.
+    # `true` as git's editor keeps a message that git has prepared; an empty one fails at once.
     "GIT_EDITOR": "true",
     "GIT_SEQUENCE_EDITOR": "true",
     "EDITOR": "false",
@@ -61,13 +62,21 @@ def shell_argv(command: str) -> list[str]:
     return [shell, "-c", command]
 
 
-async def start(argv: list[str], *, cwd: Path, environ: dict[str, str], output: Path) -> asyncio.subprocess.Process:
+async def start(
+    argv: list[str], *, cwd: Path, environ: dict[str, str], output: Path
+) -> asyncio.subprocess.Process:
     """Run `argv` as the leader of a new session with stdout and stderr in `output`."""
     output.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return await asyncio.create_subprocess_exec(
-            *argv, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, start_new_session=True
+            *argv,
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=fd,
+            stderr=fd,
+            start_new_session=True,
         )
     finally:
         os.close(fd)
@@ -96,7 +105,7 @@ def process_info(pid: int) -> ProcessInfo | None:
 def members(session: int) -> list[ProcessInfo]:
     """The living processes of a session; without /proc none can be listed."""
     with contextlib.suppress(FileNotFoundError):
-        pids = [int(name) for name in os.listdir(PROC) if name.isdigit()]
+        pids = [int(path.name) for path in PROC.iterdir() if path.name.isdigit()]
         found = (info for pid in pids if (info := process_info(pid)))
         return [info for info in found if info.session == session and info.state not in "ZX"]
     return []
@@ -237,5 +246,3 @@ def _boot_id() -> str:
 def running_for(since: float) -> str:
     seconds = int(time.monotonic() - since)
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"
-
-

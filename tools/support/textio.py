@@ -16,8 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3agent.errors import ToolError
 from k3agent.tools.support.freshness import digest
+
+from k3agent.errors import ToolError
 
 MAX_BYTES = 50 * 1024 * 1024
 # Development code that writes thousands of throw-away files turns this off: no fsync then.
@@ -229,7 +230,12 @@ def newline_at(text: str, position: int) -> str:
 
 
 def _common(a: str, b: str) -> int:
-    return len(os.path.commonprefix([a, b]))
+    """How many characters `a` and `b` share at their start."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a.startswith(b[low:middle], low) else (low, middle - 1)
+    return low
 
 
 def write_atomic(path: Path, data: bytes, shown: str) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+from k3agent.tools.support.textio import normalise
 
 from k3agent.errors import ToolError
-from k3agent.tools.support.textio import normalise
 
 _HUNK = re.compile(r"@@(?: -(?P<line>\d+)(?:,(?P<count>\d+))? \+\d+(?:,\d+)? @@| line (?P<plain>\d+) @@|.*)")
 _NO_NEWLINE = "\\ No newline"
@@ -71,7 +73,9 @@ def parse(patch: str) -> list[FileChange]:
             _drop_blank_tail(item)
     changes = _joined(changes)
     if not any(change.hunks or change.source != change.target for change in changes):
-        raise ToolError('No change found in patch. Write a unified diff: "--- a/FILE", "+++ b/FILE", "@@ ... @@".')
+        raise ToolError(
+            'No change found in patch. Write a unified diff: "--- a/FILE", "+++ b/FILE", "@@ ... @@".'
+        )
     return changes
 
 
@@ -107,7 +111,9 @@ def _take(hunk: Hunk, row: str, index: int) -> None:
         return
     mark, text = row[:1], row[1:]
     if mark not in ("", " ", "+", "-"):
-        raise ToolError(f"Line {index + 1} of patch is no diff line (it must begin with ' ', '+' or '-'): {row[:80]}")
+        raise ToolError(
+            f"Line {index + 1} of patch is no diff line (it must begin with ' ', '+' or '-'): {row[:80]}"
+        )
     hunk.ends_bare = False
     hunk.ends_with_context = mark in ("", " ")
     if mark != "+":
@@ -160,7 +166,7 @@ def place(view: str, hunks: list[Hunk], shown: str) -> list[tuple[int, int, str]
             text = "\n" + text
         edits.append((offsets[first], offsets[last], text))
     edits.sort(key=lambda edit: edit[:2])
-    for one, other in zip(edits, edits[1:], strict=False):
+    for one, other in pairwise(edits):
         if one[1] > other[0]:
             raise ToolError(f"Two hunks for {shown} change the same lines. Join them.")
     return edits
@@ -182,12 +188,15 @@ def _find(rows: list[str], hunk: Hunk, number: int, shown: str) -> int:
         lines = ", ".join(str(start + 1) for start in found[:20])
         raise ToolError(f"Hunk {number} fits {shown} at several places (lines {lines}). Add context.")
     if [row.rstrip() for row in rows[stated or 0 :][:size]] == [row.rstrip() for row in hunk.old]:
-        raise ToolError(f"Hunk {number} does not fit {shown}: white space at line ends differs. Read it again.")
+        raise ToolError(
+            f"Hunk {number} does not fit {shown}: white space at line ends differs. Read it again."
+        )
     return _raise_misfit(rows, hunk, number, shown)
 
 
 def _raise_misfit(rows: list[str], hunk: Hunk, number: int, shown: str) -> int:
     """Say which old line is not there, at the place where most of them are."""
+
     def fitting(start: int) -> int:
         return sum(a == b for a, b in zip(rows[start:], hunk.old, strict=False))
 
