@@ -1,0 +1,222 @@
+"""The server's end of the pipe: starts the engine process, sends requests, hands reports to whoever waits.
+
+An engine that dies ends the running requests with an error and is started once more; the server stays up.
+Nothing here imports torch.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from multiprocessing.connection import Connection
+
+from k3agent.backend.engine.messages import (
+    Abort,
+    Add,
+    Command,
+    Counters,
+    EngineSettings,
+    Failed,
+    FailedToStart,
+    Finished,
+    Generated,
+    Prefilled,
+    Ready,
+    Report,
+    Stop,
+)
+from k3agent.backend.errors import EngineUnavailableError
+
+log = logging.getLogger(__name__)
+
+RequestReport = Prefilled | Generated | Finished | Failed
+
+
+class EngineClient:
+    """One engine process. All methods belong to the event loop that called `start`."""
+
+    def __init__(self, settings: EngineSettings, max_restarts: int = 1) -> None:
+        self.counters: dict[str, float] = {}
+        self.num_restarts = 0
+        self.ready: Ready | None = None
+        self._settings = settings
+        self._max_restarts = max_restarts
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+        self._send_lock = threading.Lock()
+        self._queues: dict[str, asyncio.Queue[RequestReport | EngineUnavailableError]] = {}
+        self._starting: asyncio.Future[Ready] | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_stopping = False
+        self._death = ""
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def state(self) -> str:
+        """`ready`, `loading`, or `dead`."""
+        if self.ready is not None:
+            return "ready"
+        return "loading" if self._starting is not None and not self._starting.done() else "dead"
+
+    async def start(self) -> Ready:
+        """Start the process; returns when the model is loaded and warm, or raises EngineUnavailableError."""
+        self._loop = asyncio.get_running_loop()
+        self._starting = self._loop.create_future()
+        pipe = self._pipe = self._spawn()
+        pipe.send(self._settings)
+        threading.Thread(target=self._read, args=(pipe, self._loop), daemon=True, name="engine-pipe").start()
+        self.ready = await asyncio.shield(self._starting)
+        return self.ready
+
+    def _spawn(self) -> Connection:
+        """Start the process and return our end of its pipe."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # -P: a folder called k3agent where the user stands must not be imported
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "k3agent.backend.engine.process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno() if _has_fd(sys.stderr) else subprocess.DEVNULL,
+            )
+        return Connection(ours.detach())
+
+    async def generate(self, request: Add) -> AsyncIterator[RequestReport]:
+        """Reports of one request, up to and with Finished or Failed. Leaving early aborts it.
+
+        Raises EngineUnavailableError when the engine is gone.
+        """
+        queue: asyncio.Queue[RequestReport | EngineUnavailableError] = asyncio.Queue()
+        await self._wait_ready()
+        self._queues[request.request_id] = queue
+        is_over = False
+        try:
+            await asyncio.to_thread(self._send, request)
+            while not is_over:
+                report = await queue.get()
+                if isinstance(report, EngineUnavailableError):
+                    is_over = True
+                    raise report
+                is_over = isinstance(report, Finished | Failed)
+                yield report
+        finally:
+            del self._queues[request.request_id]
+            if not is_over:
+                # an abort is a few bytes: it fits the pipe whatever the engine does
+                with contextlib.suppress(EngineUnavailableError):
+                    self._send(Abort(request.request_id))
+
+    async def stop(self, timeout_s: float = 5.0) -> None:
+        """End the process: asked first, then killed."""
+        self._is_stopping = True
+        if self._restart is not None:
+            self._restart.cancel()
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(EngineUnavailableError):
+            self._send(Stop())
+        try:
+            await asyncio.to_thread(process.wait, timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+        self.ready = None
+
+    async def _wait_ready(self) -> None:
+        if self.ready is None and self._starting is not None and not self._starting.done():
+            await asyncio.shield(self._starting)
+        if self.ready is None:
+            raise EngineUnavailableError(self._death or "the engine is not running; restart the server")
+
+    def _send(self, command: Command) -> None:
+        pipe = self._pipe
+        if pipe is None:
+            raise EngineUnavailableError("the engine is not running")
+        try:
+            with self._send_lock:
+                pipe.send(command)
+        except OSError as error:
+            raise EngineUnavailableError(f"the engine's pipe is broken: {error}") from error
+
+    # --- the reading thread, and what it hands over to the loop
+
+    def _read(self, pipe: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            while True:
+                try:
+                    report = pipe.recv()
+                except (EOFError, OSError):
+                    loop.call_soon_threadsafe(self._lost, pipe)
+                    return
+                loop.call_soon_threadsafe(self._dispatch, report)
+
+    def _dispatch(self, report: Report) -> None:
+        match report:
+            case Ready():
+                self.ready = report
+                if self._starting is not None and not self._starting.done():
+                    self._starting.set_result(report)
+            case FailedToStart(message):
+                self._death = message
+                if self._starting is not None and not self._starting.done():
+                    self._starting.set_exception(EngineUnavailableError(message))
+            case Counters(values=values):
+                self.counters = values
+            case _:
+                queue = self._queues.get(report.request_id)
+                if queue is not None:
+                    queue.put_nowait(report)
+
+    def _lost(self, pipe: Connection) -> None:
+        if pipe is not self._pipe:
+            return
+        pipe.close()
+        self._pipe = None
+        was_ready = self.ready is not None
+        self.ready = None
+        if self._is_stopping:
+            text = "the server is stopping"
+        else:
+            code = self._process.wait() if self._process else None
+            text = self._death or f"the engine process ended unexpectedly (exit status {code})"
+        self._death = text
+        error = EngineUnavailableError(text)
+        if self._starting is not None and not self._starting.done():
+            self._starting.set_exception(error)
+            # the exception may have no reader when a restart failed; it is in `_death` and in the log
+            self._starting.exception()
+        for queue in self._queues.values():
+            queue.put_nowait(error)
+        if self._is_stopping:
+            return
+        log.error("%s", text)
+        # what failed while loading would fail again
+        if was_ready and self._loop is not None and self.num_restarts < self._max_restarts:
+            self.num_restarts += 1
+            self._restart = self._loop.create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        log.warning("starting the engine again")
+        try:
+            await self.start()
+        except EngineUnavailableError as error:
+            log.error("the engine did not start again: %s", error)
+        else:
+            self._death = ""
+
+
+def _has_fd(stream: object) -> bool:
+    try:
+        stream.fileno()  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""The engine's own process: a loop between the pipe and the step loop.
+
+Started as `python -m k3agent.backend.engine.process FD`, with FD one end of a socket pair. It ends when
+told to, or when the other end is gone.
+"""
+
+import logging
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+from k3agent.backend.chat.tokenizer import Tokenizer
+from k3agent.backend.engine.engine import Engine
+from k3agent.backend.engine.messages import (
+    Abort,
+    Add,
+    EngineSettings,
+    Failed,
+    FailedToStart,
+    Ready,
+    Stop,
+)
+from k3agent.backend.engine.runner import Runner
+from k3agent.backend.errors import BackendError
+
+log = logging.getLogger(__name__)
+
+
+def load(settings: EngineSettings) -> tuple[Engine, Ready]:
+    """Load, warm up, and say what came of it."""
+    tokenizer = Tokenizer.from_dir(settings.model_dir)
+    runner, load_s = Runner.load(settings)
+    if tokenizer.vocab_size > runner.config.vocab_size:
+        raise BackendError(
+            f"the tokenizer has {tokenizer.vocab_size} ids, the model {runner.config.vocab_size};"
+            f" {settings.model_dir} mixes two models"
+        )
+    engine = Engine(runner, tokenizer, settings)
+    engine.warm_up()
+    ready = Ready(
+        max_model_len=runner.max_model_len,
+        num_pages=runner.num_pages,
+        num_slots=runner.num_slots,
+        cache_bytes=runner.cache_bytes,
+        weights_bytes=runner.weights_bytes,
+        load_s=load_s,
+        device=str(runner.device),
+        dtype=str(runner.model.dtype).removeprefix("torch."),
+    )
+    return engine, ready
+
+
+def serve(pipe: Connection, engine: Engine) -> None:
+    """Work until told to stop. Between two forward passes all waiting commands are read, so an abort is
+    quick.
+    """
+    while True:
+        while not engine.has_work or pipe.poll():
+            match pipe.recv():
+                case Add() as request:
+                    try:
+                        engine.add(request)
+                    except BackendError as error:
+                        pipe.send(Failed(request.request_id, str(error)))
+                    # refusals are reported by a step, even when there is nothing to run
+                    break
+                case Abort(request_id):
+                    engine.abort(request_id)
+                    break
+                case Stop():
+                    return
+        for report in engine.step():
+            pipe.send(report)
+
+
+def main() -> int:
+    # the terminal sends an interrupt to the whole group; when to stop is the server's decision
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s %(name)s: %(message)s")
+    pipe = Connection(int(sys.argv[1]))
+    try:
+        settings = pipe.recv()
+        assert isinstance(settings, EngineSettings)
+        try:
+            engine, ready = load(settings)
+        except BackendError as error:
+            pipe.send(FailedToStart(str(error)))
+            return 1
+        pipe.send(ready)
+        serve(pipe, engine)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        log.info("the server is gone")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Runs the model for sequences: the step as tensors, and the cache tensors behind the page and slot
+numbers.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from k3agent.backend.cache.hybrid import split_budget
+from k3agent.backend.config import PAGE_SIZE, ModelConfig
+from k3agent.backend.engine.messages import EngineSettings
+from k3agent.backend.engine.sequence import Sequence
+from k3agent.backend.errors import CacheFullError, ModelFilesError
+from k3agent.backend.model.inputs import CacheTensors, ForwardBatch, allocate_cache
+from k3agent.backend.model.k3 import K3ForCausalLM
+from k3agent.backend.model.weights import load_model
+from torch import Tensor
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_CPU_CACHE_BYTES = 512 << 20
+_SMALL_HIDDEN = 1024
+
+
+class TorchStorage:
+    """Copies and clears whole pages and states; what `HybridCache` needs of the tensors."""
+
+    def __init__(self, tensors: CacheTensors) -> None:
+        self.tensors = tensors
+
+    def copy_page(self, src_page: int, dst_page: int) -> None:
+        for latents in self.tensors.latents.values():
+            latents[dst_page].copy_(latents[src_page])
+
+    def copy_state(self, src_slot: int, dst_slot: int) -> None:
+        self.tensors.copy_state(src_slot, dst_slot)
+
+    def zero_state(self, slot: int) -> None:
+        self.tensors.zero_state(slot)
+
+
+class Runner:
+    """A loaded model with its cache tensors on one device."""
+
+    def __init__(self, model: K3ForCausalLM, settings: EngineSettings) -> None:
+        self.model = model
+        self.config: ModelConfig = model.config
+        self.device = torch.device(settings.device)
+        page_bytes, slot_bytes = _unit_bytes(self.config, model.dtype)
+        self.cache_bytes = settings.cache_bytes or _default_cache_bytes(self.device)
+        self.num_pages, self.num_slots = split_budget(self.cache_bytes, page_bytes, slot_bytes)
+        wanted = settings.max_model_len or self.config.max_position_embeddings
+        # one page is kept for the copy that a resume inside a page needs
+        self.max_model_len = min(wanted, (self.num_pages - 1) * PAGE_SIZE)
+        if self.max_model_len < 1 or (settings.max_model_len and self.max_model_len < wanted):
+            raise CacheFullError(
+                f"{self.cache_bytes} bytes of cache hold {self.num_pages} pages of {PAGE_SIZE} tokens besides"
+                f" {self.num_slots} states, not {wanted} tokens; raise --cache-bytes or lower --max-model-len"
+            )
+        tensors = allocate_cache(self.config, self.num_pages, self.num_slots, model.dtype, self.device)
+        self.storage = TorchStorage(tensors)
+
+    @classmethod
+    def load(cls, settings: EngineSettings) -> "tuple[Runner, float]":
+        """Read the weights; returns the runner and the seconds it took."""
+        begun = time.perf_counter()
+        set_threads(settings, ModelConfig.from_dir(settings.model_dir))
+        model = load_model(Path(settings.model_dir), _dtype(settings), torch.device(settings.device))
+        runner = cls(model, settings)
+        return runner, time.perf_counter() - begun
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+
+    def forward(self, sequence: Sequence, num_tokens: int, want_logits: bool = True) -> Tensor | None:
+        """Compute the next `num_tokens` of one sequence; logits [V] of the last of them, if wanted.
+
+        Its pages must reach far enough. Advances `num_computed`.
+        """
+        begin = sequence.num_computed
+        end = begin + num_tokens
+        ids = torch.tensor(sequence.token_ids[begin:end], device=self.device)
+        batch = ForwardBatch(
+            token_ids=ids,  # pyright: ignore[reportArgumentType]  # torch.tensor is typed as plain Tensor
+            cu_seqlens=[0, num_tokens],
+            context_lens=[begin],
+            page_table=torch.tensor([sequence.page_ids], device=self.device),  # pyright: ignore[reportArgumentType]
+            state_slots=[sequence.state_slot if sequence.state_slot is not None else -1],
+            has_state=[begin > 0],
+            logits_at=None if want_logits else ids.new_empty(0),  # pyright: ignore[reportArgumentType]
+        )
+        logits = self.model(batch, self.storage.tensors)
+        sequence.num_computed = end
+        return logits[0] if want_logits else None
+
+
+def set_threads(settings: EngineSettings, config: ModelConfig) -> None:
+    """Small models lose more by waking threads than these bring; larger ones get every core."""
+    if settings.device != "cpu":
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = 2 if config.hidden_size <= _SMALL_HIDDEN else cores
+    torch.set_num_threads(settings.threads or min(cores, most))
+
+
+def _dtype(settings: EngineSettings) -> torch.dtype:
+    if settings.dtype == "auto":
+        return torch.float32 if settings.device == "cpu" else torch.bfloat16
+    try:
+        return _DTYPES[settings.dtype]
+    except KeyError:
+        raise ModelFilesError(
+            f"dtype {settings.dtype!r} is unknown; use auto, {', '.join(_DTYPES)}"
+        ) from None
+
+
+def _unit_bytes(config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
+    """Bytes of one page and of one state slot over all layers, measured on a cache of one of each."""
+    one = allocate_cache(config, 1, 1, dtype, torch.device("meta"))
+    slot = [*one.kda_states.values(), *one.conv_tails.values()]
+    return (
+        sum(t.numel() * t.element_size() for t in one.latents.values()),
+        sum(t.numel() * t.element_size() for t in slot),
+    )
+
+
+def _default_cache_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _total = torch.cuda.mem_get_info(device)
+        return int(free * 0.85)
+    return _CPU_CACHE_BYTES
