@@ -1,0 +1,290 @@
+"""Small well-known functions with descriptions: read from concepts.txt, named, dressed and sampled at random."""
+
+import random
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from k3agent.backend.training.episodes.words import RESERVED, Words, plural
+
+LOCALS = {
+    "total": ("total", "result", "amount", "acc", "summed", "running"),
+    "result": ("result", "output", "found", "kept", "answer", "out"),
+    "count": ("count", "hits", "number", "matches", "counter"),
+    "item": ("item", "value", "x", "entry", "element", "num"),
+    "value": ("value", "item", "x", "entry", "val"),
+    "word": ("word", "w", "term", "part", "name"),
+    "best": ("best", "top", "winner", "current", "chosen"),
+    "counts": ("counts", "seen", "result", "totals"),
+    "groups": ("groups", "result", "buckets"),
+    "row": ("row", "record", "entry", "r"),
+    "char": ("char", "letter", "c", "ch"),
+    "index": ("index", "i", "position", "pos"),
+    "number": ("number", "i", "value", "k"),
+}
+PLURAL_TYPES = ("ints", "ints0", "words", "nested", "rows", "matrix", "prices")
+HINTS = {
+    "int": "int", "pos": "int", "small": "int", "possmall": "int", "count": "int", "natural": "int", "low": "int", "high": "int",
+    "year": "int", "age": "int", "points": "int", "ints": "list[int]", "ints0": "list[int]", "words": "list[str]", "dict": "dict",
+    "rows": "list[dict]", "matrix": "list[list[int]]", "nested": "list[list[int]]", "prices": "list", "pair": "tuple",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Concept:
+    """One entry of concepts.txt."""
+
+    names: tuple[str, ...]
+    params: tuple[tuple[str, str], ...]
+    descriptions: tuple[str, ...]
+    bodies: tuple[tuple[str, ...], ...]
+
+
+@dataclass(slots=True)
+class Func:
+    """A function ready to be written: `body` lines are indented by four spaces; `cases` are (arguments, result)."""
+
+    name: str
+    params: list[str]
+    body: list[str]
+    description: str
+    hints: list[str] = field(default_factory=list)
+    doc: str | None = None
+    cases: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
+    decorators: list[str] = field(default_factory=list)
+    is_async: bool = False
+    hinted: bool = False
+    defaults: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def signature(self) -> str:
+        """`name(params)` as in a definition."""
+        parts = []
+        for index, param in enumerate(self.params):
+            text = param
+            if self.hinted and index < len(self.hints):
+                text += f": {self.hints[index]}"
+            if param in self.defaults:
+                text += f" = {self.defaults[param]}" if self.hinted else f"={self.defaults[param]}"
+            parts.append(text)
+        return f"{self.name}({', '.join(parts)})"
+
+    def source(self, quote: str = '"""') -> list[str]:
+        """The lines of the definition, unindented."""
+        head = f"{'async ' if self.is_async else ''}def {self.signature}:"
+        doc = [f"    {quote}{self.doc}{quote}"] if self.doc else []
+        return [*self.decorators, head, *doc, *self.body]
+
+
+@cache
+def concepts() -> tuple[Concept, ...]:
+    """All entries of concepts.txt."""
+    found: list[Concept] = []
+    head: str | None = None
+    bodies: list[list[str]] = [[]]
+
+    def flush() -> None:
+        if head is None:
+            return
+        names, params, descriptions = (part.strip() for part in head.split("|"))
+        pairs = tuple((p.split(":")[0], p.split(":")[1]) for p in params.split())
+        found.append(
+            Concept(
+                tuple(names.split()),
+                pairs,
+                tuple(text.strip() for text in descriptions.split(";")),
+                tuple(tuple(body) for body in bodies),
+            )
+        )
+
+    for line in (Path(__file__).parent / "concepts.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#") or not line.strip():
+            continue
+        if line.startswith("--"):
+            bodies.append([])
+        elif line.startswith(" "):
+            bodies[-1].append(line)
+        else:
+            flush()
+            head, bodies = line, [[]]
+    flush()
+    return tuple(found)
+
+
+def sample(kind: str, rng: random.Random, words: Words) -> Any:
+    """A value of a parameter type of concepts.txt."""
+    integer = rng.randint
+    match kind:
+        case "int":
+            return integer(-3, 30) if rng.random() < 0.3 else integer(1, 12)
+        case "pos":
+            return integer(1, 12)
+        case "small":
+            return integer(0, 4)
+        case "possmall":
+            return integer(1, 3)
+        case "count":
+            return integer(1, 9)
+        case "natural":
+            return integer(0, 9999)
+        case "low":
+            return integer(0, 4)
+        case "high":
+            return integer(5, 12)
+        case "year":
+            return rng.choice((1900, 2000, 2004, 2023, 2024, 2100, integer(1900, 2100)))
+        case "age":
+            return rng.choice((17, 18, 19, integer(1, 90)))
+        case "points":
+            return rng.choice((90, 89, 80, 70, 50, 49, integer(0, 100)))
+        case "ints" | "ints0":
+            low = 0 if kind == "ints0" and rng.random() < 0.2 else 1
+            values = [integer(-4, 12) for _ in range(integer(low, 5) if low else 0)]
+            return values + values[:1] if values and rng.random() < 0.2 else values
+        case "nested" | "matrix":
+            size = integer(1, 3)
+            return [[integer(0, 9) for _ in range(size)] for _ in range(size)]
+        case "words":
+            base = [rng.choice((words.noun(), words.noun()[:2], words.adjective())) for _ in range(integer(1, 4))]
+            return base + base[:1] if rng.random() < 0.3 else base
+        case "word":
+            return words.noun().capitalize() if rng.random() < 0.3 else words.noun()
+        case "letter":
+            return rng.choice("aeiorst")
+        case "text":
+            return rng.choice((words.noun(), f"{words.adjective()} {words.noun()}", f"{words.noun().capitalize()} {words.noun()}"))
+        case "spaced":
+            return " " * integer(0, 2) + words.noun().capitalize() + " " * integer(0, 2)
+        case "pal":
+            return rng.choice(("level", "anna", "noon", "abca", words.noun()))
+        case "blanky":
+            return rng.choice(("", "  ", words.noun(), " " + words.noun()))
+        case "digity":
+            return rng.choice((str(integer(0, 999)), words.noun(), ""))
+        case "csv":
+            return ",".join(words.noun() for _ in range(integer(1, 4)))
+        case "filename":
+            return f"{words.noun()}.{rng.choice(('txt', 'py', 'csv', 'tar'))}"
+        case "mail":
+            return rng.choice((f"{words.noun()}@{words.noun()}.org", words.noun(), f"{words.noun()}@{words.noun()}"))
+        case "mailok":
+            return f"{words.noun()}@{words.noun()}.org"
+        case "dict":
+            return {words.noun(): integer(1, 20) for _ in range(integer(1, 3))}
+        case "rows":
+            return [{"name": words.noun(), "amount": integer(1, 20)} for _ in range(integer(1, 3))]
+        case "prices":
+            return [(integer(1, 9), integer(1, 5)) for _ in range(integer(1, 3))]
+        case "pair":
+            return (integer(0, 9), integer(0, 9))
+        case "role":
+            return rng.choice(("admin", "owner", "guest", "editor"))
+    raise ValueError(f"concepts.txt names the unknown parameter type {kind!r}; add it to sample()")
+
+
+def replace_words(text: str, table: dict[str, str]) -> str:
+    """Every whole word of the table replaced at once."""
+    if not table:
+        return text
+    pattern = re.compile(r"(?<![\w.'\"])(" + "|".join(map(re.escape, table)) + r")\b(?!['\"])")
+    return pattern.sub(lambda match: table[match.group(1)], text)
+
+
+def param_names(concept: Concept, rng: random.Random, words: Words) -> dict[str, str]:
+    """Names for the parameters: the usual ones, or words that suit."""
+    table: dict[str, str] = {}
+    keep = rng.random() < 0.45
+    for name, kind in concept.params:
+        chosen = name
+        if not keep:
+            noun = words.noun()
+            if kind in PLURAL_TYPES:
+                chosen = rng.choice((plural(noun), "values", "numbers" if kind.startswith("ints") else "entries", "data"))
+            elif rng.random() < 0.6:
+                chosen = words.variable()
+            else:
+                chosen = rng.choice(("x", "y", "left", "right", "first", "second", "amount", "value", "source"))
+        if chosen in table.values() or chosen in RESERVED or chosen in LOCALS:
+            chosen = name
+        table[name] = chosen
+    return table
+
+
+def instantiate(
+    concept: Concept, rng: random.Random, words: Words, *, style: str = "snake", cases: int = 3, keep_params: bool = False
+) -> Func | None:
+    """A function from a concept: names drawn, locals renamed, cases computed by running it."""
+    params = {name: name for name, _ in concept.params} if keep_params else param_names(concept, rng, words)
+    name = rng.choice(concept.names)
+    if rng.random() < 0.3 or name in words.used or name in RESERVED:
+        name = f"{name}_{rng.choice((words.noun(), plural(words.noun())))}"
+    if name in words.used:
+        return None
+    own = concept.names[0]
+    if style == "camel":
+        parts = name.split("_")
+        name = parts[0] + "".join(part.capitalize() for part in parts[1:])
+    body = list(rng.choice(concept.bodies))
+    text = "\n".join(body)
+    table: dict[str, str] = {}
+    if rng.random() < 0.6:
+        taken = set(re.findall(r"[a-z_]\w*", text)) | set(params.values())
+        for local, options in LOCALS.items():
+            if re.search(rf"(?<!['\"])\b{local}\b", text) and f"${local}" not in text:
+                option = rng.choice(options)
+                if option not in taken:
+                    table[local] = option
+                    taken.add(option)
+        text = replace_words(text, table)
+    text = re.sub(r"\$(\w+)", lambda match: params[match.group(1)] if match.group(1) in params else match.group(0), text)
+    text = re.sub(rf"\b{own}\(", f"{name}(", text) if own in ("factorial", "fibonacci") else text
+    description = re.sub(
+        r"\$(\w+)", lambda match: params.get(match.group(1), match.group(0)), rng.choice(concept.descriptions)
+    )
+    func = Func(
+        name=name,
+        params=[params[p] for p, _ in concept.params],
+        body=text.split("\n"),
+        description=description,
+        hints=[HINTS.get(kind, "str") for _, kind in concept.params],
+    )
+    words.used.add(name)
+    function = compile_function(func)
+    seen: set[str] = set()
+    for _ in range(cases * 5):
+        if len(func.cases) >= cases:
+            break
+        args = tuple(sample(kind, rng, words) for _, kind in concept.params)
+        if repr(args) in seen:
+            continue
+        seen.add(repr(args))
+        try:
+            value = function(*[copy_value(arg) for arg in args])
+        except (ArithmeticError, ValueError, LookupError, TypeError):
+            continue
+        func.cases.append((args, value))
+    return func if func.cases else None
+
+
+def copy_value(value: Any) -> Any:
+    """A copy deep enough for lists of lists."""
+    if isinstance(value, list):
+        return [copy_value(item) for item in value]
+    return dict(value) if isinstance(value, dict) else value
+
+
+def compile_function(func: Func, extra: dict[str, Any] | None = None) -> Any:
+    """The Python function of a Func, for computing cases."""
+    scope: dict[str, Any] = dict(extra or {})
+    exec("\n".join(func.source()), scope)
+    return scope[func.name]
+
+
+def random_concept(rng: random.Random, words: Words, **options: Any) -> Func:
+    """A function from any concept."""
+    while True:
+        func = instantiate(rng.choice(concepts()), rng, words, **options)
+        if func is not None:
+            return func
