@@ -3,6 +3,7 @@
 import random
 import zlib
 from collections.abc import Callable
+from keyword import iskeyword
 
 NOUNS = """
 account action actor address agent alarm album alert amount anchor angle animal answer apple archive area arrow article artist asset
@@ -226,7 +227,7 @@ class Words:
                 return plural(self.noun())
             return f"{self.noun()}_{self.noun()}"
 
-        return self.fresh(lambda: name if (name := make()) not in STDLIB_CLASH else name + "_tools")
+        return self.fresh(lambda: name if (name := make()) not in STDLIB_CLASH | RESERVED else name + "_tools")
 
     def title(self) -> str:
         """Two to four words, first upper-case, as in a heading."""
@@ -287,6 +288,8 @@ STDLIB_CLASH = frozenset(
 """Names that would hide a module of the standard library (or look too much like one) get a suffix."""
 
 POOLS = {
-    held_out: tuple([word for word in words if is_held_out(word) == held_out] for words in (NOUNS, VERBS, ADJECTIVES))
+    held_out: tuple(
+        [word for word in words if is_held_out(word) == held_out and not iskeyword(word)] for words in (NOUNS, VERBS, ADJECTIVES)
+    )
     for held_out in (False, True)
 }

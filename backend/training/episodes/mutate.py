@@ -1,0 +1,117 @@
+"""Bugs: one changed line in a correct function, kept only when a test case notices it."""
+
+import random
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from k3agent.backend.training.episodes.concepts import Func, copy_value
+
+Rule = tuple[str, str]
+RULES: tuple[Rule, ...] = (
+    (r" \+ ", " - "), (r" \+ ", " * "), (r" - ", " + "), (r" - ", " * "), (r" \* ", " + "), (r" \* ", " / "), (r" \* ", " ** "),
+    (r" / ", " * "), (r" / ", " // "), (r" // ", " / "), (r" // ", " % "), (r" % ", " // "), (r" % ", " / "), (r" \*\* ", " * "),
+    (r" == ", " != "), (r" != ", " == "), (r" > ", " < "), (r" > ", " >= "), (r" < ", " > "), (r" < ", " <= "),
+    (r" >= ", " > "), (r" >= ", " <= "), (r" <= ", " < "), (r" <= ", " >= "), (r" and ", " or "), (r" or ", " and "),
+    (r"\+= ", "-= "), (r"-= ", "+= "), (r"\*= ", "+= "), (r"\+= ", "= "), (r"\[0\]", "[1]"), (r"\[0\]", "[-1]"), (r"\[-1\]", "[0]"),
+    (r"\[1\]", "[0]"), (r"\[1:\]", "[:1]"), (r"\[:-1\]", "[1:]"), (r"\[::-1\]", "[::1]"), (r"\[::-1\]", "[::2]"), (r"\bTrue\b", "False"),
+    (r"\bFalse\b", "True"), (r"return -1\b", "return 0"), (r"return 0$", "return 1"), (r"return None", "return 0"), (r" = 0$", " = 1"),
+    (r" = 1$", " = 0"), (r"\.upper\(\)", ".lower()"), (r"\.lower\(\)", ".upper()"), (r"\.title\(\)", ".upper()"), (r"\.strip\(\)", ""),
+    (r"\bmax\(", "min("), (r"\bmin\(", "max("), (r"\bsum\(", "len("), (r"\blen\(", "sum("), (r"\bany\(", "all("), (r"\ball\(", "any("),
+    (r"(?<!not) in (?!range|enumerate|zip|reversed)", " not in "), (r" not in ", " in "), (r"\bif not ", "if "), (r", reverse=True", ""),
+    (r"' '", "''"), (r"','", "' '"), (r"'-'", "'_'"), (r"'_'", "'-'"), (r"\blen\((\w+)\)", r"len(\1) - 1"), (r"\blen\((\w+)\)", r"(len(\1) + 1)"),
+    (r"range\(1, (\w+) \+ 1\)", r"range(1, \1)"), (r"range\(1, (\w+) \+ 1\)", r"range(\1)"), (r"range\(2, (\w+)\)", r"range(1, \1)"),
+    (r"range\((\w+)\)", r"range(\1 - 1)"), (r"\.startswith\(", ".endswith("), (r"\.endswith\(", ".startswith("),
+    (r"\.values\(\)", ".keys()"), (r"\.isdigit\(\)", ".isalpha()"), (r"\.append\(", ".extend("), (r"\.items\(\)", ""),
+    (r"\.append\(", ".push("), (r"\.strip\(\)", ".trim()"), (r"\.upper\(\)", ".to_upper()"), (r"\.lower\(\)", ".lowercase()"),
+    (r"\.split\(", ".splits("), (r"\.startswith\(", ".starts_with("), (r"\blen\(", "length("), (r"\breturn ", ""), (r":$", ""),
+    (r"\.replace\(", ".substitute("), (r"\['(\w+)'\]", r"['\1s']"), (r"\['name'\]", "['title']"), (r"\.get\(", ".fetch("),
+    (r"\bNone\b", "0"), (r" is None", " is not None"), (r"\bint\(", "str("), (r"\bstr\(", "int("), (r"%$", "%%"), (r"\bnot ", ""),
+    (r" \+ 1\b", " - 1"), (r" - 1\b", " + 1"), (r" \+ 1\b", ""), (r"\b2\b", "3"), (r"\b100\b", "10"), (r"\b60\b", "24"), (r"\b7\b", "5"),
+    (r"\b32\b", "30"), (r"\b9 / 5\b", "5 / 9"), (r"\b5 / 9\b", "9 / 5"), (r"\)$", ""), (r"== ''", "== ' '"), (r" continue$", " break"),
+)
+LOOP_SAFE = re.compile(r"^\s*(return\b|result =|total =)")
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A changed line of a body: `index` in Func.body, the right and the wrong text."""
+
+    index: int
+    right: str
+    wrong: str
+    is_syntax: bool = False
+
+
+def candidates(func: Func, rng: random.Random) -> list[Bug]:
+    """All single-line changes that the rules and the names in use allow, shuffled."""
+    found: list[Bug] = []
+    has_while = any("while " in line for line in func.body)
+    names = func.params + sorted({m for line in func.body for m in re.findall(r"\b([a-z_]+)(?: = | \+= |, )", line)})
+    for index, line in enumerate(func.body):
+        if has_while and not LOOP_SAFE.match(line):
+            continue
+        for pattern, new in RULES:
+            matches = list(re.finditer(pattern, line))
+            if matches:
+                match = rng.choice(matches)
+                wrong = line[: match.start()] + match.expand(new) + line[match.end() :]
+                found.append(Bug(index, line, wrong))
+        for number in re.finditer(r"(?<![\w.])\d+(?![\w.])", line):
+            value = int(number.group())
+            other = rng.choice((value + 1, max(0, value - 1), value * 2 + 1))
+            found.append(Bug(index, line, f"{line[: number.start()]}{other}{line[number.end() :]}"))
+        for name in re.finditer(r"(?<![\w.'\"])[a-z_]\w*\b(?!['\"(])", line):
+            text = name.group()
+            if text not in names or line[name.end() : name.end() + 3] == " = ":
+                continue
+            others = [item for item in names if item != text]
+            if others:
+                found.append(Bug(index, line, f"{line[: name.start()]}{rng.choice(others)}{line[name.end() :]}"))
+            if len(text) > 3 and rng.random() < 0.3:
+                cut = rng.randrange(1, len(text))
+                typo = rng.choice((text[:cut] + text[cut + 1 :], text + "s", text[:cut] + text[cut - 1] + text[cut:]))
+                if typo not in names:
+                    found.append(Bug(index, line, f"{line[: name.start()]}{typo}{line[name.end() :]}"))
+        indent = len(line) - len(line.lstrip())
+        if line.strip().startswith("return ") and index and not has_while:
+            before = func.body[index - 1]
+            deeper = len(before) - len(before.lstrip())
+            if deeper > indent and indent == 4:
+                found.append(Bug(index, line, " " * (indent + 4) + line.strip()))
+    rng.shuffle(found)
+    return [bug for bug in found if bug.wrong != bug.right and bug.wrong.strip()]
+
+
+def outcome(function: Any, args: tuple[Any, ...]) -> str:
+    """What calling gives, as text that can be compared."""
+    try:
+        return repr(function(*[copy_value(arg) for arg in args]))
+    except RecursionError:
+        return "RecursionError"
+    except Exception as error:
+        return type(error).__name__
+
+
+def with_bug(func: Func, bug: Bug) -> Func:
+    """The function with the wrong line in place."""
+    body = list(func.body)
+    body[bug.index] = bug.wrong
+    return replace(func, body=body)
+
+
+def find_bug(func: Func, rng: random.Random, scope: dict[str, Any] | None = None) -> Bug | None:
+    """A bug that a case of the function notices, or None. `scope` holds what the function needs besides itself."""
+    for bug in candidates(func, rng)[:12]:
+        broken = with_bug(func, bug)
+        names: dict[str, Any] = dict(scope or {})
+        try:
+            exec("\n".join(broken.source()), names)
+        except SyntaxError:
+            if rng.random() < 0.25:
+                return replace(bug, is_syntax=True)
+            continue
+        function = names[func.name]
+        if any(outcome(function, args) != repr(expected) for args, expected in func.cases):
+            return bug
+    return None

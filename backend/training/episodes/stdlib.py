@@ -1,0 +1,50 @@
+"""Excerpts of the standard library of the running Python (licence: PSF) as files of a project: real code in small pieces."""
+
+import ast
+import random
+import sysconfig
+import zlib
+from functools import cache
+from pathlib import Path
+
+MODULES = (
+    "textwrap shlex string bisect heapq fnmatch glob calendar colorsys copy csv configparser contextlib difflib filecmp fractions "
+    "getopt getpass gettext graphlib hmac imghdr inspect keyword linecache mimetypes netrc numbers operator optparse pathlib pprint "
+    "queue quopri random reprlib sched secrets shelve shutil sndhdr statistics stringprep tabnanny tempfile timeit token tokenize "
+    "trace traceback types uuid warnings weakref zipapp argparse ast base64 cmd code codeop dataclasses datetime decimal enum functools "
+    "gzip html/parser http/cookies json/decoder json/encoder logging/handlers mailbox nturl2path poplib posixpath pstats pydoc rlcompleter "
+    "selectors smtplib socketserver subprocess tarfile telnetlib threading turtle unittest/case unittest/mock urllib/parse wave zipfile"
+).split()
+MAX_LINES = 34
+
+
+@cache
+def _pieces(name: str) -> tuple[str, ...]:
+    """The source of every top-level function and class of moderate size of a module."""
+    path = Path(sysconfig.get_paths()["stdlib"]) / f"{name}.py"
+    if not path.exists():
+        return ()
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.splitlines()
+    found = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            start = min([node.lineno, *(item.lineno for item in node.decorator_list)])
+            piece = lines[start - 1 : node.end_lineno]
+            if 3 <= len(piece) <= MAX_LINES and all(len(line) < 100 for line in piece) and text.isascii():
+                found.append("\n".join(piece))
+    return tuple(found)
+
+
+@cache
+def _names(held_out: bool) -> tuple[str, ...]:
+    """Modules of one split that have usable pieces."""
+    return tuple(name for name in MODULES if (zlib.crc32(name.encode()) % 8 == 0) == held_out and _pieces(name))
+
+
+def excerpt(rng: random.Random, held_out: bool = False) -> tuple[str, str]:
+    """A file name and a text: up to three definitions from one module."""
+    name = rng.choice(_names(held_out))
+    pieces = rng.sample(_pieces(name), min(len(_pieces(name)), rng.choice((1, 1, 2, 3))))
+    stem = name.rsplit("/", 1)[-1]
+    return f"{stem}_part.py", "\n\n\n".join(pieces) + "\n"

@@ -1,0 +1,160 @@
+"""The product's tools in this process: what the agent's calls give, with the same words, but fast enough for training.
+
+read, write and edit are the real tools. grep and glob answer through `search` (same output, tested), and shell runs
+Python commands in a zygote and everything else in a real shell.
+"""
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from k3agent.backend.training.episodes import search
+from k3agent.backend.training.episodes.workspace import Workspace
+from k3agent.backend.training.episodes.zygote import Zygote, parse_python
+from k3agent.errors import ToolError
+from k3agent.tools.base import ToolContext
+from k3agent.tools.edit import EditTool
+from k3agent.tools.read import ReadTool
+from k3agent.tools.support import paths
+from k3agent.tools.support.freshness import Freshness
+from k3agent.tools.write import WriteTool
+
+REAL = {tool.name: tool for tool in (ReadTool(), WriteTool(), EditTool())}
+NAMES = ("read", "write", "edit", "grep", "glob", "shell")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call gave, as the model sees it (an error begins with `Error: `)."""
+
+    text: str
+    is_error: bool = False
+
+    @property
+    def lines(self) -> list[str]:
+        """The text's lines."""
+        return self.text.split("\n")
+
+
+@dataclass(slots=True)
+class Machine:
+    """How the computer of an episode differs: which commands work there, and the folder's shown name."""
+
+    python: str = "python"
+    has_pytest: bool = True
+    shell_denied: str = ""
+    shown_root: str = ""
+
+
+class Toolbox:
+    """Calls tools in a workspace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.machine = Machine()
+        self._zygote: Zygote | None = None
+        self.new_session()
+
+    def new_session(self, machine: Machine | None = None) -> None:
+        """Forget what was read."""
+        self.machine = machine or Machine()
+        root = Path(self.workspace.root)
+        self.context = ToolContext(
+            cwd=root,
+            environ={},
+            output_dir=root,
+            freshness=Freshness(),
+            jobs=None,
+            sandbox=None,
+            emit=lambda text: None,
+            ask=_nobody,  # type: ignore[arg-type]
+        )
+
+    def start(self) -> None:
+        """Start the zygote now (before threads exist)."""
+        if self._zygote is None:
+            self._zygote = Zygote()
+
+    def close(self) -> None:
+        """End the zygote and remove the folder."""
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        self.workspace.close()
+
+    def call(self, name: str, args: dict[str, Any]) -> Result:
+        """Run one call."""
+        try:
+            if name in REAL:
+                return Result(self._real(name, args))
+            if name in ("grep", "glob"):
+                return Result(self._search(name, args))
+            return Result(self._shell(str(args["command"])))
+        except ToolError as error:
+            return Result(f"Error: {error}", True)
+
+    def _real(self, name: str, args: dict[str, Any]) -> str:
+        tool = REAL[name]
+        try:
+            parsed = tool.args.model_validate(args)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ToolError(f"bad arguments for {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
+        step = tool.run(parsed, self.context)  # type: ignore[arg-type]
+        try:
+            step.send(None)
+        except StopIteration as stop:
+            return stop.value.text or "(no output)"
+        raise RuntimeError(f"the tool {name} waits for something; it must run without an event loop here")
+
+    def _search(self, name: str, args: dict[str, Any]) -> str:
+        root = self.workspace.root
+        try:
+            if name == "glob":
+                return search.glob(root, args["pattern"], args.get("path", "."), args.get("limit", 200))
+            return search.grep(
+                root, args["pattern"], args.get("path", "."), args.get("glob"), args.get("ignore_case", False), args.get("limit", 100)
+            )
+        except LookupError as error:
+            raise paths.missing(paths.locate(args["path"], self.context), self.context) from error
+        except re.error as error:
+            raise ToolError(f"bad regular expression: {error}.") from error
+
+    def _shell(self, command: str) -> str:
+        machine = self.machine
+        if machine.shell_denied:
+            raise ToolError(machine.shell_denied)
+        argv = parse_python(command)
+        first = command.split(" ", 1)[0]
+        if first in ("python", "python3", "pytest") and first not in (machine.python, "python3", "pytest"):
+            return f"bash: line 1: {first}: command not found\n[exit code 127]"
+        if first == "pytest" and not machine.has_pytest:
+            return "bash: line 1: pytest: command not found\n[exit code 127]"
+        if first == "pytest":
+            argv = ["-m", *shlex.split(command)]
+        if argv is not None and argv[:2] == ["-m", "pytest"] and not machine.has_pytest:
+            return f"/usr/bin/{first}: No module named pytest\n[exit code 1]"
+        if argv is not None:
+            self.start()
+            assert self._zygote is not None
+            output, code = self._zygote.run(self.workspace.root, argv)
+            output = re.sub(r"\bin \d+\.\d+s\b", "in 0.02s", output)
+        else:
+            done = subprocess.run(
+                ["bash", "-c", command], cwd=self.workspace.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL, timeout=20, check=False,
+            )
+            output, code = done.stdout.decode("utf-8", "replace"), done.returncode
+        if machine.shown_root:
+            output = output.replace(self.workspace.root, machine.shown_root)
+        output = output.rstrip()
+        return f"{output}\n[exit code {code}]" if output else f"[exit code {code}]"
+
+
+async def _nobody(question: object) -> str:
+    raise ToolError("nobody can answer here.")

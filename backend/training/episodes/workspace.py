@@ -1,0 +1,84 @@
+"""A real folder for an episode: files are written, compared and restored quickly."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+SKIPPED = frozenset({"__pycache__", "node_modules"})
+
+
+class Workspace:
+    """A temporary folder in memory that holds one project at a time."""
+
+    def __init__(self) -> None:
+        base = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        self.root = os.path.realpath(tempfile.mkdtemp(prefix="k3e", dir=base))
+
+    def reset(self, files: dict[str, str]) -> None:
+        """Make the folder hold exactly these files."""
+        have = self.snapshot()
+        for path in have.keys() - files.keys():
+            os.unlink(f"{self.root}/{path}")
+        for path, text in files.items():
+            if have.get(path) != text:
+                full = f"{self.root}/{path}"
+                os.makedirs(os.path.dirname(full), exist_ok=True)
+                with open(full, "wb") as file:
+                    file.write(text.encode())
+        self._remove_empty(self.root)
+
+    def _remove_empty(self, folder: str) -> bool:
+        empty = True
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name in SKIPPED or entry.name.startswith("."):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                elif not self._remove_empty(entry.path):
+                    empty = False
+            else:
+                empty = False
+        if empty and folder != self.root:
+            os.rmdir(folder)
+        return empty
+
+    def paths(self) -> tuple[list[str], list[str]]:
+        """Visible files and folders, relative."""
+        return walk(self.root)
+
+    def snapshot(self) -> dict[str, str]:
+        """All visible files with their text (line ends kept)."""
+        return read_tree(self.root)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def walk(root: str) -> tuple[list[str], list[str]]:
+    """Visible files and folders under a root, relative, unsorted."""
+    files: list[str] = []
+    folders: list[str] = []
+    stack = [""]
+    while stack:
+        base = stack.pop()
+        with os.scandir(f"{root}/{base}" if base else root) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name in SKIPPED:
+                    continue
+                path = f"{base}/{entry.name}" if base else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                    stack.append(path)
+                else:
+                    files.append(path)
+    return files, folders
+
+
+def read_tree(root: str | Path) -> dict[str, str]:
+    """All visible files under a folder with their text; undecodable bytes are kept as surrogates."""
+    found: dict[str, str] = {}
+    for path in sorted(walk(str(root))[0]):
+        with open(f"{root}/{path}", "rb") as file:
+            found[path] = file.read().decode("utf-8", "surrogateescape")
+    return found

@@ -1,0 +1,217 @@
+"""Runs `python ...` commands fast: a process with pytest and unittest loaded forks a child for each command.
+
+The output equals what the same command prints in a shell, except for times. One zygote serves one worker process.
+"""
+
+import contextlib
+import io
+import os
+import pickle
+import runpy
+import select
+import shlex
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+HEADER = struct.Struct("<I")
+TIMEOUT_S = 10
+
+
+def _send(fd: int, value: object) -> None:
+    data = pickle.dumps(value)
+    data = HEADER.pack(len(data)) + data
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _receive(fd: int) -> Any:
+    head = _read_exactly(fd, HEADER.size)
+    return pickle.loads(_read_exactly(fd, HEADER.unpack(head)[0]))
+
+
+def _read_exactly(fd: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(fd, size - len(data))
+        if not piece:
+            raise EOFError("the zygote has ended")
+        data += piece
+    return data
+
+
+class Zygote:
+    """The parent's handle. `run` gives (output, exit code)."""
+
+    def __init__(self) -> None:
+        ask_read, self._ask = os.pipe()
+        self._answer, answer_write = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._ask)
+            os.close(self._answer)
+            try:
+                _serve(ask_read, answer_write)
+            finally:
+                os._exit(0)
+        os.close(ask_read)
+        os.close(answer_write)
+
+    def run(self, folder: str, argv: list[str]) -> tuple[str, int]:
+        """Run `python argv...` in a folder."""
+        _send(self._ask, (folder, argv))
+        return _receive(self._answer)
+
+    def close(self) -> None:
+        """End the zygote."""
+        os.close(self._ask)
+        os.close(self._answer)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+def _serve(ask: int, answer: int) -> None:
+    """The zygote's loop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    for name in ("COLUMNS", "PYTEST_ADDOPTS", "FORCE_COLOR", "CI"):
+        os.environ.pop(name, None)
+    sys.dont_write_bytecode = True
+    import unittest.main
+
+    import pytest
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        os.chdir(folder)
+        (Path(folder) / "test_warm.py").write_text("def test_a():\n    assert 1 == 2\n", encoding="utf-8")
+        with contextlib.suppress(SystemExit):
+            pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:faulthandler"])
+        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            unittest.main.main(module=None, argv=["python -m unittest"], exit=False)
+        for name in [name for name in sys.modules if name == "test_warm"]:
+            del sys.modules[name]
+        os.chdir("/")
+    while True:
+        try:
+            folder, argv = _receive(ask)
+        except EOFError:
+            return
+        _send(answer, _fork_and_run(folder, argv))
+
+
+def _fork_and_run(folder: str, argv: list[str]) -> tuple[str, int]:
+    """One command in a child."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(reader)
+            os.dup2(writer, 1)
+            os.dup2(writer, 2)
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            code = _child(folder, argv)
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+    os.close(writer)
+    pieces: list[bytes] = []
+    end = time.monotonic() + TIMEOUT_S
+    status: int | None = None
+    while True:
+        ready, _, _ = select.select([reader], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            os.kill(pid, signal.SIGKILL)
+            status = 124
+            break
+        piece = os.read(reader, 65536)
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(reader)
+    _, wait_status = os.waitpid(pid, 0)
+    code = status if status is not None else os.waitstatus_to_exitcode(wait_status)
+    return b"".join(pieces).decode("utf-8", "replace"), code
+
+
+def _child(folder: str, argv: list[str]) -> int:
+    """Act as the interpreter with these arguments."""
+    os.chdir(folder)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8", write_through=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", write_through=True)
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
+    sys.path[:] = [folder, *(item for item in sys.path if item and "build/tree" not in item)]
+    for name in [name for name in sys.modules if name.startswith("k3agent")]:
+        del sys.modules[name]
+    try:
+        if argv[:2] == ["-m", "pytest"]:
+            import pytest
+
+            sys.argv = ["pytest", *argv[2:]]
+            return int(pytest.main([*argv[2:], "-p", "no:cacheprovider", "-p", "no:faulthandler"]))
+        if argv[:2] == ["-m", "unittest"]:
+            import unittest.main
+
+            sys.argv = ["python -m unittest", *argv[2:]]
+            unittest.main.main(module=None, argv=list(sys.argv))
+            return 0
+        if argv[:1] == ["-m"]:
+            sys.argv = argv[1:]
+            runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+            return 0
+        return _script(folder, argv)
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+            return 1
+        return int(stop.code or 0)
+
+
+def _script(folder: str, argv: list[str]) -> int:
+    """`python file args` or `python -c code`."""
+    if argv[0] == "-c":
+        text, name = argv[1], "<string>"
+        sys.argv = ["-c", *argv[2:]]
+    else:
+        path = Path(folder) / argv[0]
+        if not path.is_file():
+            print(f"python: can't open file '{path}': [Errno 2] No such file or directory", file=sys.stderr)
+            return 2
+        text, name = path.read_text(encoding="utf-8"), str(path)
+        sys.argv = list(argv)
+        sys.path[0] = str(path.parent)
+    import types
+
+    main = types.ModuleType("__main__")
+    main.__dict__["__file__"] = name
+    sys.modules["__main__"] = main
+    try:
+        exec(compile(text, name, "exec"), main.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__.tb_next if error.__traceback__ else None
+        if isinstance(error, SyntaxError):
+            trace = None if error.filename == name else trace
+        traceback.print_exception(type(error), error, trace)
+        return 1
+    return 0
+
+
+def parse_python(command: str) -> list[str] | None:
+    """The arguments after `python`, if the command is one plain call of it."""
+    if any(sign in command for sign in "|;&<>$`\n*"):
+        return None
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    return words[1:] if len(words) > 1 and words[0] in ("python", "python3") else None
