@@ -1,7 +1,7 @@
 """The product's tools in this process: what the agent's calls give, with the same words, but fast enough for training.
 
-read, write and edit are the real tools. grep and glob answer through `search` (same output, tested), and shell runs
-Python commands in a zygote and everything else in a real shell.
+All but shell are the real tools. shell has the real tool's output format; it runs Python commands in a zygote and everything
+else in a real shell.
 """
 
 import re
@@ -13,18 +13,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from k3agent.backend.training.episodes import search
 from k3agent.backend.training.episodes.workspace import Workspace
 from k3agent.backend.training.episodes.zygote import Zygote, parse_python
 from k3agent.errors import ToolError
 from k3agent.tools.base import ToolContext
 from k3agent.tools.edit import EditTool
+from k3agent.tools.glob import GlobTool
+from k3agent.tools.grep import GrepTool
 from k3agent.tools.read import ReadTool
-from k3agent.tools.support import paths
 from k3agent.tools.support.freshness import Freshness
 from k3agent.tools.write import WriteTool
 
-REAL = {tool.name: tool for tool in (ReadTool(), WriteTool(), EditTool())}
+REAL = {tool.name: tool for tool in (ReadTool(), WriteTool(), EditTool(), GrepTool(), GlobTool())}
 NAMES = ("read", "write", "edit", "grep", "glob", "shell")
 
 
@@ -92,8 +92,6 @@ class Toolbox:
         try:
             if name in REAL:
                 return Result(self._real(name, args))
-            if name in ("grep", "glob"):
-                return Result(self._search(name, args))
             return Result(self._shell(str(args["command"])))
         except ToolError as error:
             return Result(f"Error: {error}", True)
@@ -111,19 +109,6 @@ class Toolbox:
         except StopIteration as stop:
             return stop.value.text or "(no output)"
         raise RuntimeError(f"the tool {name} waits for something; it must run without an event loop here")
-
-    def _search(self, name: str, args: dict[str, Any]) -> str:
-        root = self.workspace.root
-        try:
-            if name == "glob":
-                return search.glob(root, args["pattern"], args.get("path", "."), args.get("limit", 200))
-            return search.grep(
-                root, args["pattern"], args.get("path", "."), args.get("glob"), args.get("ignore_case", False), args.get("limit", 100)
-            )
-        except LookupError as error:
-            raise paths.missing(paths.locate(args["path"], self.context), self.context) from error
-        except re.error as error:
-            raise ToolError(f"bad regular expression: {error}.") from error
 
     def _shell(self, command: str) -> str:
         machine = self.machine

@@ -57,6 +57,8 @@ class Zygote:
             os.close(self._answer)
             try:
                 _serve(ask_read, answer_write)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(0)
         os.close(ask_read)
@@ -82,7 +84,7 @@ def _serve(ask: int, answer: int) -> None:
     for name in ("COLUMNS", "PYTEST_ADDOPTS", "FORCE_COLOR", "CI"):
         os.environ.pop(name, None)
     sys.dont_write_bytecode = True
-    import unittest.main
+    import unittest  # noqa: F401 - loaded here so that children need not
 
     import pytest
 
@@ -91,8 +93,6 @@ def _serve(ask: int, answer: int) -> None:
         (Path(folder) / "test_warm.py").write_text("def test_a():\n    assert 1 == 2\n", encoding="utf-8")
         with contextlib.suppress(SystemExit):
             pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:faulthandler"])
-        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-            unittest.main.main(module=None, argv=["python -m unittest"], exit=False)
         for name in [name for name in sys.modules if name == "test_warm"]:
             del sys.modules[name]
         os.chdir("/")
@@ -117,6 +117,8 @@ def _fork_and_run(folder: str, argv: list[str]) -> tuple[str, int]:
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
             code = _child(folder, argv)
+        except BaseException:
+            traceback.print_exc()
         finally:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
@@ -158,10 +160,10 @@ def _child(folder: str, argv: list[str]) -> int:
             sys.argv = ["pytest", *argv[2:]]
             return int(pytest.main([*argv[2:], "-p", "no:cacheprovider", "-p", "no:faulthandler"]))
         if argv[:2] == ["-m", "unittest"]:
-            import unittest.main
+            import unittest
 
             sys.argv = ["python -m unittest", *argv[2:]]
-            unittest.main.main(module=None, argv=list(sys.argv))
+            unittest.TestProgram(module=None, argv=list(sys.argv), testLoader=unittest.TestLoader())
             return 0
         if argv[:1] == ["-m"]:
             sys.argv = argv[1:]
