@@ -32,7 +32,7 @@ def says(outcome: Outcome, *needles: str) -> str | None:
     """The answer holds every text (case and backticks do not matter)."""
     answer = outcome.answer.replace("`", "").lower()
     for needle in needles:
-        if needle.lower() not in answer:
+        if needle.replace("`", "").lower() not in answer:
             return f"the answer lacks {needle!r}"
     return None
 

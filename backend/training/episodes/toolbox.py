@@ -7,8 +7,10 @@ else in a real shell.
 import re
 import shlex
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,6 +18,7 @@ from pydantic import ValidationError
 from k3agent.backend.training.episodes.workspace import Workspace
 from k3agent.backend.training.episodes.zygote import Zygote, parse_python
 from k3agent.errors import ToolError
+from k3agent.tools import grep as grep_module
 from k3agent.tools.base import ToolContext
 from k3agent.tools.edit import EditTool
 from k3agent.tools.glob import GlobTool
@@ -25,6 +28,12 @@ from k3agent.tools.support.freshness import Freshness
 from k3agent.tools.write import WriteTool
 
 REAL = {tool.name: tool for tool in (ReadTool(), WriteTool(), EditTool(), GrepTool(), GlobTool())}
+async def _inline(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+# The search of one file goes to a thread in the agent; here there is no event loop, and nothing else to do meanwhile.
+setattr(grep_module, "asyncio", SimpleNamespace(to_thread=_inline))  # noqa: B010 - a module's attribute on purpose
 NAMES = ("read", "write", "edit", "grep", "glob", "shell")
 
 

@@ -1,0 +1,123 @@
+"""Episodes as token ids with loss weights, rendered exactly as the server renders a conversation; and texts for the tokenizer.
+
+`stream` is what training workers read; `texts` is what the tokenizer is trained on.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from k3agent.backend.chat.template import Writer, render, render_assistant
+from k3agent.backend.chat.tokenizer import Tokenizer
+from k3agent.backend.training.episodes.player import Episode, Player
+from k3agent.backend.training.episodes.session import Message
+from k3agent.prompts.loader import load
+from k3agent.providers.schema import wire_schema
+from k3agent.tools.edit import EditTool
+from k3agent.tools.glob import GlobTool
+from k3agent.tools.grep import GrepTool
+from k3agent.tools.read import ReadTool
+from k3agent.tools.shell import ShellTool
+from k3agent.tools.specs import spec
+from k3agent.tools.write import WriteTool
+
+NANO = Path(__file__).resolve().parent.parent / "weights" / "nano"
+TOOLS = (ReadTool, WriteTool, EditTool, GrepTool, GlobTool, ShellTool)
+MAX_TOKENS = 4096
+RESULT_WEIGHT = 0.05
+"""Loss weight of what tools and users say: a little of it teaches the texture of code."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedEpisode:
+    """One training document."""
+
+    token_ids: np.ndarray
+    loss_weight: np.ndarray
+
+
+def system_text() -> str:
+    """The system prompt of the compact profile."""
+    return load("system/compact")
+
+
+def tool_declarations() -> list[Message]:
+    """The six tools as the compact profile declares them."""
+    specs = [spec(tool(), compact=True) for tool in TOOLS]
+    return [
+        {
+            "type": "function",
+            "function": {"name": item.name, "description": item.description, "parameters": wire_schema(item.parameters)},
+        }
+        for item in specs
+    ]
+
+
+class Encoder:
+    """Renders transcripts; the constant beginning is rendered once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        head = [{"role": "system", "content": system_text()}]
+        self.prefix = render(tokenizer, head, tool_declarations(), effort="low", add_generation_prefix=False).token_ids
+        writer = Writer(tokenizer)
+        writer.open("message", role="assistant")
+        writer.open("think")
+        self.stub = writer.ids
+
+    def encode(self, episode: Episode) -> EncodedEpisode:
+        """Ids and weights of an episode."""
+        ids = list(self.prefix)
+        weights = [0.0] * len(ids)
+        for index, message in enumerate(episode.messages):
+            if message["role"] == "assistant":
+                ids += self.stub
+                weights += [0.0] * len(self.stub)
+                own = render_assistant(self.tokenizer, message)
+                weight = 0.0 if index in episode.unlearned else 1.0
+            else:
+                writer = Writer(self.tokenizer)
+                if message["role"] == "tool":
+                    writer.message([message["content"]], role="tool", tool=message["tool_call_id"].split(":")[0], index="1")
+                else:
+                    writer.message([message["content"]], role="user")
+                own, weight = writer.ids, RESULT_WEIGHT
+            ids += own
+            weights += [weight] * len(own)
+        return EncodedEpisode(np.array(ids, np.uint16), np.array(weights, np.float32))
+
+
+def stream(seed: int, worker: int, *, stage: int | str = 2, folder: Path = NANO, held_out: bool = False) -> Iterator[EncodedEpisode]:
+    """Training documents without end: stage 0 short and simple, 1 broad, 2 everything and long."""
+    encoder = Encoder(Tokenizer.from_dir(folder))
+    player = Player(seed, worker * 10 + int(stage), held_out=held_out)
+    player.box.start()
+    try:
+        for episode in player.episodes(int(stage)):
+            encoded = encoder.encode(episode)
+            if len(encoded.token_ids) <= MAX_TOKENS:
+                yield encoded
+    finally:
+        player.close()
+
+
+def texts(seed: int) -> Iterator[str]:
+    """Pieces of text as the template cuts them, for training the tokenizer; the constant beginning comes once in a while."""
+    player = Player(seed, 0)
+    head = [system_text(), json.dumps(tool_declarations(), sort_keys=True, separators=(",", ":"))]
+    try:
+        for number, episode in enumerate(player.episodes(2)):
+            if number % 50 == 0:
+                yield from head
+            for message in episode.messages:
+                yield message["content"]
+                if message["role"] == "assistant":
+                    yield message["reasoning_content"]
+                    for call in message.get("tool_calls", ()):
+                        for value in json.loads(call["function"]["arguments"]).values():
+                            yield value if isinstance(value, str) else json.dumps(value)
+    finally:
+        player.close()

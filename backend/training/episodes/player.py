@@ -1,0 +1,148 @@
+"""Plays episodes: draws a project, several sessions in it, and one or more tasks a session; keeps what its checkers accept."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.project import Project, draw_project
+from k3agent.backend.training.episodes.registry import GoalEntry, Setting
+from k3agent.backend.training.episodes.session import Message, Outcome, Plan, Session, TooLong, played
+from k3agent.backend.training.episodes.toolbox import Machine, Toolbox
+from k3agent.backend.training.episodes.words import Words
+from k3agent.backend.training.episodes.workspace import Workspace
+from k3agent.backend.training.episodes.wording import say
+
+FAMILY_WEIGHTS = {
+    "list": 6, "find": 6, "where": 7, "explain": 10, "setvalue": 11, "rename": 9, "replace": 7, "addline": 10, "addfunc": 8,
+    "create": 8, "fix": 12, "run": 6, "refuse": 8, "chat": 3,
+}
+SESSIONS_A_PROJECT = 4
+
+
+@dataclass(slots=True)
+class Episode:
+    """A finished transcript."""
+
+    messages: list[Message]
+    unlearned: set[int]
+    goals: list[str] = field(default_factory=list)
+
+
+class Player:
+    """One source of episodes with its own folder and random numbers."""
+
+    def __init__(self, seed: int, worker: int = 0, *, held_out: bool = False) -> None:
+        self.rng = random.Random(f"{seed}/{worker}/{held_out}")
+        self.held_out = held_out
+        self.box = Toolbox(Workspace())
+        self.rejected: Counter[str] = Counter()
+        self.reasons: list[tuple[str, str]] = []
+        self.accepted: Counter[str] = Counter()
+
+    def close(self) -> None:
+        """Remove the folder and end the helper process."""
+        self.box.close()
+
+    def episodes(self, stage: int) -> Iterator[Episode]:
+        """Episodes without end."""
+        while True:
+            words = Words(self.rng, self.held_out)
+            project = draw_project(self.rng, words, size=self.rng.choice((1, 1, 2, 2)) if stage == 0 else None)
+            for _ in range(SESSIONS_A_PROJECT):
+                episode = self.session(project, words, stage)
+                if episode is not None:
+                    yield episode
+
+    def machine(self, stage: int) -> Machine:
+        """A computer."""
+        rng = self.rng
+        machine = Machine(shown_root=rng.choice(("/home/{}/{}", "/work/{1}", "/tmp/{1}", "/Users/{0}/code/{1}", "/srv/{1}")))
+        words = Words(rng, self.held_out)
+        machine.shown_root = machine.shown_root.format(words.noun(), words.noun())
+        if stage:
+            kind = rng.random()
+            if kind < 0.08:
+                machine.has_pytest = False
+            elif kind < 0.14:
+                machine.python = "python3"
+            elif kind < 0.16:
+                machine.shell_denied = goals.DENIED
+        return machine
+
+    def session(self, project: Project, words: Words, stage: int) -> Episode | None:
+        """One session in a project; None when a checker rejects it or it is too long."""
+        rng = self.rng
+        self.box.workspace.reset(project.files)
+        self.box.new_session(self.machine(stage))
+        session = Session(self.box, rng, max_chars=(3500, 9000, 9000)[stage])
+        count = 1 if stage == 0 else rng.choice((1, 1, 1, 2, 2, 3) if stage == 1 else (1, 1, 2, 2, 3, 4))
+        names: list[str] = []
+        subject: Plan | None = None
+        for number in range(count):
+            keep = (len(session.messages), session.size)
+            plan = self.draw(project, words, stage, subject if number else None, session)
+            if plan is None:
+                break
+            try:
+                ok = self.play(session, plan)
+            except TooLong:
+                if not names:
+                    return None
+                del session.messages[keep[0] :]
+                break
+            if not ok:
+                return None
+            names.append(plan.goal)
+            subject = plan
+        return Episode(session.messages, session.unlearned, names) if names else None
+
+    def play(self, session: Session, plan: Plan) -> bool:
+        """Play one task; whether its checker accepts."""
+        workspace = self.box.workspace
+        if plan.prepare is not None:
+            files = workspace.snapshot()
+            plan.prepare(files)
+            workspace.reset(files)
+        before = workspace.snapshot()
+        session.user(plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, self.rng, self.held_out))
+        think, answer = played(plan, session)
+        session.answer(answer, think)
+        verdict = plan.check(Outcome(before, workspace.snapshot(), answer))
+        if verdict is None:
+            self.accepted[plan.goal] += 1
+            return True
+        self.rejected[plan.goal] += 1
+        if len(self.reasons) < 400:
+            self.reasons.append((plan.goal, f"{verdict} | {plan.slots} | {session.messages[-1]['content'][:200]!r}"))
+        return False
+
+    def draw(self, project: Project, words: Words, stage: int, after: Plan | None, session: Session) -> Plan | None:
+        """A plan that fits the project as it is now."""
+        rng = self.rng
+        files = self.box.workspace.snapshot()
+        ctx = Setting(Facts(files), rng, words)
+        if after is not None and rng.random() < 0.3:
+            plan = goals.follow_up(ctx, after, session)
+            if plan is not None:
+                return plan
+        if stage == 2 and rng.random() < 0.1:
+            plan = goals.joined(ctx)
+            if plan is not None:
+                return plan
+        return draw_plan(ctx, stage)
+
+
+def draw_plan(ctx: Setting, stage: int, family: str | None = None) -> Plan | None:
+    """A plan of a random family (or of the named one)."""
+    by_family = goals.by_family(stage)
+    for _ in range(30):
+        chosen = family or ctx.rng.choices(list(by_family), [FAMILY_WEIGHTS[name] for name in by_family])[0]
+        entries: list[GoalEntry] = by_family[chosen]
+        entry = ctx.rng.choices(entries, [item.weight for item in entries])[0]
+        plan = entry.make(ctx)
+        if plan is not None:
+            return plan
+    return None
