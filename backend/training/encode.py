@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
 from k3agent.backend.chat.template import Writer, render, render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.training.episodes.player import Episode, Player
 from k3agent.backend.training.episodes.session import Message
 from k3agent.prompts.loader import load
-from k3agent.providers.schema import wire_schema
 from k3agent.tools.edit import EditTool
 from k3agent.tools.glob import GlobTool
 from k3agent.tools.grep import GrepTool
@@ -23,6 +21,8 @@ from k3agent.tools.read import ReadTool
 from k3agent.tools.shell import ShellTool
 from k3agent.tools.specs import spec
 from k3agent.tools.write import WriteTool
+
+from k3agent.providers.schema import wire_schema
 
 NANO = Path(__file__).resolve().parent.parent / "weights" / "nano"
 TOOLS = (ReadTool, WriteTool, EditTool, GrepTool, GlobTool, ShellTool)
@@ -50,7 +50,11 @@ def tool_declarations() -> list[Message]:
     return [
         {
             "type": "function",
-            "function": {"name": item.name, "description": item.description, "parameters": wire_schema(item.parameters)},
+            "function": {
+                "name": item.name,
+                "description": item.description,
+                "parameters": wire_schema(item.parameters),
+            },
         }
         for item in specs
     ]
@@ -62,7 +66,9 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         head = [{"role": "system", "content": system_text()}]
-        self.prefix = render(tokenizer, head, tool_declarations(), effort="low", add_generation_prefix=False).token_ids
+        self.prefix = render(
+            tokenizer, head, tool_declarations(), effort="low", add_generation_prefix=False
+        ).token_ids
         writer = Writer(tokenizer)
         writer.open("message", role="assistant")
         writer.open("think")
@@ -81,7 +87,12 @@ class Encoder:
             else:
                 writer = Writer(self.tokenizer)
                 if message["role"] == "tool":
-                    writer.message([message["content"]], role="tool", tool=message["tool_call_id"].split(":")[0], index="1")
+                    writer.message(
+                        [message["content"]],
+                        role="tool",
+                        tool=message["tool_call_id"].split(":")[0],
+                        index="1",
+                    )
                 else:
                     writer.message([message["content"]], role="user")
                 own, weight = writer.ids, RESULT_WEIGHT
@@ -90,7 +101,9 @@ class Encoder:
         return EncodedEpisode(np.array(ids, np.uint16), np.array(weights, np.float32))
 
 
-def stream(seed: int, worker: int, *, stage: int | str = 2, folder: Path = NANO, held_out: bool = False) -> Iterator[EncodedEpisode]:
+def stream(
+    seed: int, worker: int, *, stage: int | str = 2, folder: Path = NANO, held_out: bool = False
+) -> Iterator[EncodedEpisode]:
     """Training documents without end: stage 0 short and simple, 1 broad, 2 everything and long."""
     encoder = Encoder(Tokenizer.from_dir(folder))
     player = Player(seed, worker * 10 + int(stage), held_out=held_out)

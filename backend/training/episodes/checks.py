@@ -7,7 +7,8 @@ from k3agent.backend.training.episodes.session import Check, Outcome
 
 FileTest = Callable[[str], bool]
 NEGATIVE = re.compile(
-    r"\b(no|not|cannot|can't|none|nothing|neither|unable|only|doesn't|don't|isn't|couldn't|which|what|beyond|outside|sorry)\b|\?", re.IGNORECASE
+    r"\b(no|not|cannot|can't|none|nothing|neither|unable|only|doesn't|don't|isn't|couldn't|which|what|beyond|outside|sorry)\b|\?",
+    re.IGNORECASE,
 )
 
 
@@ -52,6 +53,7 @@ def answers(*needles: str) -> Check:
 
 def declines(*needles: str) -> Check:
     """Nothing touched, and the answer says no, asks back or names a limit."""
+
     def check(outcome: Outcome) -> str | None:
         if wrong := unchanged(outcome):
             return wrong
@@ -64,6 +66,7 @@ def declines(*needles: str) -> Check:
 
 def writes(expected: dict[str, str | None]) -> Check:
     """Exactly these files change, to exactly these texts (None: the file is gone)."""
+
     def check(outcome: Outcome) -> str | None:
         for path, text in expected.items():
             have = outcome.after.get(path)
@@ -81,6 +84,7 @@ def writes(expected: dict[str, str | None]) -> Check:
 
 def any_of(*checks: Check) -> Check:
     """One of several checks accepts."""
+
     def check(outcome: Outcome) -> str | None:
         wrongs = [item(outcome) for item in checks]
         return None if None in wrongs else wrongs[0]

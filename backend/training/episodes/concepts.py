@@ -26,9 +26,26 @@ LOCALS = {
 }
 PLURAL_TYPES = ("ints", "ints0", "words", "nested", "rows", "matrix", "prices")
 HINTS = {
-    "int": "int", "pos": "int", "small": "int", "possmall": "int", "count": "int", "natural": "int", "low": "int", "high": "int",
-    "year": "int", "age": "int", "points": "int", "ints": "list[int]", "ints0": "list[int]", "words": "list[str]", "dict": "dict",
-    "rows": "list[dict]", "matrix": "list[list[int]]", "nested": "list[list[int]]", "prices": "list", "pair": "tuple",
+    "int": "int",
+    "pos": "int",
+    "small": "int",
+    "possmall": "int",
+    "count": "int",
+    "natural": "int",
+    "low": "int",
+    "high": "int",
+    "year": "int",
+    "age": "int",
+    "points": "int",
+    "ints": "list[int]",
+    "ints0": "list[int]",
+    "words": "list[str]",
+    "dict": "dict",
+    "rows": "list[dict]",
+    "matrix": "list[list[int]]",
+    "nested": "list[list[int]]",
+    "prices": "list",
+    "pair": "tuple",
 }
 
 
@@ -147,14 +164,22 @@ def sample(kind: str, rng: random.Random, words: Words) -> Any:
             size = integer(1, 3)
             return [[integer(0, 9) for _ in range(size)] for _ in range(size)]
         case "words":
-            base = [rng.choice((words.noun(), words.noun()[:2], words.adjective())) for _ in range(integer(1, 4))]
+            base = [
+                rng.choice((words.noun(), words.noun()[:2], words.adjective())) for _ in range(integer(1, 4))
+            ]
             return base + base[:1] if rng.random() < 0.3 else base
         case "word":
             return words.noun().capitalize() if rng.random() < 0.3 else words.noun()
         case "letter":
             return rng.choice("aeiorst")
         case "text":
-            return rng.choice((words.noun(), f"{words.adjective()} {words.noun()}", f"{words.noun().capitalize()} {words.noun()}"))
+            return rng.choice(
+                (
+                    words.noun(),
+                    f"{words.adjective()} {words.noun()}",
+                    f"{words.noun().capitalize()} {words.noun()}",
+                )
+            )
         case "spaced":
             return " " * integer(0, 2) + words.noun().capitalize() + " " * integer(0, 2)
         case "pal":
@@ -168,7 +193,9 @@ def sample(kind: str, rng: random.Random, words: Words) -> Any:
         case "filename":
             return f"{words.noun()}.{rng.choice(('txt', 'py', 'csv', 'tar'))}"
         case "mail":
-            return rng.choice((f"{words.noun()}@{words.noun()}.org", words.noun(), f"{words.noun()}@{words.noun()}"))
+            return rng.choice(
+                (f"{words.noun()}@{words.noun()}.org", words.noun(), f"{words.noun()}@{words.noun()}")
+            )
         case "mailok":
             return f"{words.noun()}@{words.noun()}.org"
         case "dict":
@@ -201,11 +228,15 @@ def param_names(concept: Concept, rng: random.Random, words: Words) -> dict[str,
         if not keep:
             noun = words.noun()
             if kind in PLURAL_TYPES:
-                chosen = rng.choice((plural(noun), "values", "numbers" if kind.startswith("ints") else "entries", "data"))
+                chosen = rng.choice(
+                    (plural(noun), "values", "numbers" if kind.startswith("ints") else "entries", "data")
+                )
             elif rng.random() < 0.6:
                 chosen = words.variable()
             else:
-                chosen = rng.choice(("x", "y", "left", "right", "first", "second", "amount", "value", "source"))
+                chosen = rng.choice(
+                    ("x", "y", "left", "right", "first", "second", "amount", "value", "source")
+                )
         if chosen in table.values() or chosen in RESERVED or chosen in LOCALS:
             chosen = name
         table[name] = chosen
@@ -213,7 +244,13 @@ def param_names(concept: Concept, rng: random.Random, words: Words) -> dict[str,
 
 
 def instantiate(
-    concept: Concept, rng: random.Random, words: Words, *, style: str = "snake", cases: int = 3, keep_params: bool = False
+    concept: Concept,
+    rng: random.Random,
+    words: Words,
+    *,
+    style: str = "snake",
+    cases: int = 3,
+    keep_params: bool = False,
 ) -> Func | None:
     """A function from a concept: names drawn, locals renamed, cases computed by running it."""
     params = {name: name for name, _ in concept.params} if keep_params else param_names(concept, rng, words)
@@ -238,7 +275,9 @@ def instantiate(
                     table[local] = option
                     taken.add(option)
         text = replace_words(text, table)
-    text = re.sub(r"\$(\w+)", lambda match: params[match.group(1)] if match.group(1) in params else match.group(0), text)
+    text = re.sub(
+        r"\$(\w+)", lambda match: params[match.group(1)] if match.group(1) in params else match.group(0), text
+    )
     text = re.sub(rf"\b{own}\(", f"{name}(", text) if own in ("factorial", "fibonacci") else text
     description = re.sub(
         r"\$(\w+)", lambda match: params.get(match.group(1), match.group(0)), rng.choice(concept.descriptions)

@@ -108,7 +108,9 @@ def _class(node: ast.ClassDef, text: str) -> Explanation:
         sentences.append(f"It has {_listing(fields[:6])}.")
     if start is not None:
         params = params_of(start.args, text, True)
-        sentences.append(f"It is made with {_listing(params)}." if params else "It is made without arguments.")
+        sentences.append(
+            f"It is made with {_listing(params)}." if params else "It is made without arguments."
+        )
     others = [item.name for item in methods if item.name != "__init__"]
     if others:
         word = "Its method is" if len(others) == 1 else "Its methods are"
@@ -127,7 +129,9 @@ def _step(node: ast.stmt, text: str) -> str:
             inner = _short(first, text)
             return f"If `{_source(test, text)}`, it {inner}."
         case ast.For(target=target, iter=source, body=[first, *_]):
-            return f"For each `{_source(target, text)}` in `{_source(source, text)}` it {_short(first, text)}."
+            return (
+                f"For each `{_source(target, text)}` in `{_source(source, text)}` it {_short(first, text)}."
+            )
         case ast.While(test=test, body=[first, *_]):
             return f"While `{_source(test, text)}` it {_short(first, text)}."
         case ast.Assign(targets=[target], value=value):

@@ -26,7 +26,9 @@ class Expr:
 class Grammar:
     """Draws expressions over variables in scope, by type: int, str, bool, ints, strs, dict."""
 
-    def __init__(self, rng: random.Random, words: Words, scope: dict[str, str], constants: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, rng: random.Random, words: Words, scope: dict[str, str], constants: dict[str, str] | None = None
+    ) -> None:
         self.rng = rng
         self.words = words
         self.scope = scope
@@ -69,6 +71,7 @@ class Grammar:
 
 def binary(operator: str, level: int, *phrases: str, right_level: int | None = None) -> Maker:
     """A production for `a operator b` on numbers."""
+
     def make(grammar: Grammar, depth: int) -> Expr:
         left = grammar.make("int", depth - 1)
         right = grammar.make("int", depth - 2)
@@ -80,6 +83,7 @@ def binary(operator: str, level: int, *phrases: str, right_level: int | None = N
 
 def compare(operator: str, *phrases: str) -> Maker:
     """A production for comparing numbers."""
+
     def make(grammar: Grammar, depth: int) -> Expr:
         left, right = grammar.make("int", depth - 1), grammar.leaf("int")
         words = grammar.rng.choice(phrases).format(left.words, right.words)
@@ -90,6 +94,7 @@ def compare(operator: str, *phrases: str) -> Maker:
 
 def unary(kind: str, code: str, *phrases: str, level: int = 9) -> Maker:
     """A production with one inner expression; `{}` in `code` stands for it."""
+
     def make(grammar: Grammar, depth: int) -> Expr:
         inner = grammar.make(kind, depth - 1)
         return Expr(code.format(inner.inside(8)), grammar.rng.choice(phrases).format(inner.words), level)
@@ -99,6 +104,7 @@ def unary(kind: str, code: str, *phrases: str, level: int = 9) -> Maker:
 
 def pair(kinds: tuple[str, str], code: str, *phrases: str, level: int = 9) -> Maker:
     """A production with two inner expressions of given types."""
+
     def make(grammar: Grammar, depth: int) -> Expr:
         first, second = grammar.make(kinds[0], depth - 1), grammar.leaf(kinds[1])
         text = code.format(first.inside(8), second.inside(8))
@@ -120,8 +126,15 @@ def comprehension(source: str, result: str) -> Maker:
         inside = Grammar(rng, grammar.words, {name: inner_kind}, grammar.constants)
         body = inside.make("int" if result == "ints" else "str", 1)
         if name not in body.code:
-            body = Expr(name, name) if inner_kind == ("int" if result == "ints" else "str") else Expr(f"len({name})", f"the length of {name}")
-        code, words = f"[{body.code} for {name} in {items.code}", f"a list of {body.words} for each {name} in {items.words}"
+            body = (
+                Expr(name, name)
+                if inner_kind == ("int" if result == "ints" else "str")
+                else Expr(f"len({name})", f"the length of {name}")
+            )
+        code, words = (
+            f"[{body.code} for {name} in {items.code}",
+            f"a list of {body.words} for each {name} in {items.words}",
+        )
         if rng.random() < 0.4:
             test = inside.make("bool", 1)
             code, words = f"{code} if {test.code}", f"{words} where {test.words}"
@@ -138,14 +151,22 @@ def f_string(grammar: Grammar, depth: int) -> Expr:
     link = rng.choice((": ", " ", ", ", "-", " of ", " = ", "/"))
     if "'" in first.code + second.code or "{" in first.code + second.code:
         return grammar.leaf("str")
-    return Expr(f"f'{{{first.code}}}{link}{{{second.code}}}'", f"{first.words} and {second.words} with '{link}' between")
+    return Expr(
+        f"f'{{{first.code}}}{link}{{{second.code}}}'",
+        f"{first.words} and {second.words} with '{link}' between",
+    )
 
 
 def conditional(kind: str) -> Maker:
     """`a if test else b`."""
+
     def make(grammar: Grammar, depth: int) -> Expr:
         test, first, second = grammar.make("bool", 1), grammar.make(kind, depth - 1), grammar.leaf(kind)
-        return Expr(f"{first.inside(2)} if {test.code} else {second.code}", f"{first.words} if {test.words}, else {second.words}", 1)
+        return Expr(
+            f"{first.inside(2)} if {test.code} else {second.code}",
+            f"{first.words} if {test.words}, else {second.words}",
+            1,
+        )
 
     return make
 
@@ -250,7 +271,13 @@ def described_function(rng: random.Random, words: Words, style: str = "snake") -
             return func
 
 
-def add_cases(func: Func, scope: dict[str, str], rng: random.Random, words: Words, extra: dict[str, object] | None = None) -> bool:
+def add_cases(
+    func: Func,
+    scope: dict[str, str],
+    rng: random.Random,
+    words: Words,
+    extra: dict[str, object] | None = None,
+) -> bool:
     """Fill in cases by running the function; False when it never returns."""
     try:
         function = compile_function(func, extra)

@@ -31,7 +31,9 @@ class Setting:
 
 
 ASSIGN = re.compile(r"^([A-Za-z_]\w*)(?:: [\w\[\], ]+)? = ([^#\n]+?)(?:\s+#.*)?$")
-JS_FUNCTION = re.compile(r"^\s*(?:export\s+)?(?:async\s+)?function (\w+)\(([^)]*)\)|^const (\w+) = \(([^)]*)\) =>")
+JS_FUNCTION = re.compile(
+    r"^\s*(?:export\s+)?(?:async\s+)?function (\w+)\(([^)]*)\)|^const (\w+) = \(([^)]*)\) =>"
+)
 JS_CONST = re.compile(r"^(?:export )?(?:const|let) (\w+) = ([^(;]+);$")
 GO_FUNCTION = re.compile(r"^func (\w+)\(([^)]*)\)")
 SHELL_FUNCTION = re.compile(r"^(\w+)\(\) \{")
@@ -69,9 +71,15 @@ def python_definitions(path: str, text: str) -> tuple[Definition, ...]:
                 names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
                 kind = "method" if owner else "function"
                 params = tuple(name for name in names if not (owner and name in ("self", "cls")))
-                found.append(Definition(node.name, kind, path, node.lineno, node.end_lineno or node.lineno, params, owner))
+                found.append(
+                    Definition(
+                        node.name, kind, path, node.lineno, node.end_lineno or node.lineno, params, owner
+                    )
+                )
             elif isinstance(node, ast.ClassDef):
-                found.append(Definition(node.name, "class", path, node.lineno, node.end_lineno or node.lineno))
+                found.append(
+                    Definition(node.name, "class", path, node.lineno, node.end_lineno or node.lineno)
+                )
                 if not owner:
                     visit(node.body, node.name)
 
@@ -89,7 +97,11 @@ def other_definitions(path: str, text: str) -> tuple[Definition, ...]:
             if match := JS_FUNCTION.match(line):
                 names = (match[2] or match[4] or "").split(",")
                 params = tuple(name.split(":")[0].strip() for name in names if name.strip())
-                found.append(Definition(match[1] or match[3], "function", path, number, _brace_end(text, number), params))
+                found.append(
+                    Definition(
+                        match[1] or match[3], "function", path, number, _brace_end(text, number), params
+                    )
+                )
             elif match := CLASS.match(line):
                 found.append(Definition(match[1], "class", path, number, _brace_end(text, number)))
         elif kind == "go" and (match := GO_FUNCTION.match(line)):
@@ -196,7 +208,11 @@ class Facts:
 
     def code_paths(self) -> list[str]:
         """Python files that are not tests and not empty."""
-        return [p for p in self.paths("py") if not p.rsplit("/", 1)[-1].startswith("test_") and self.files[p].strip()]
+        return [
+            p
+            for p in self.paths("py")
+            if not p.rsplit("/", 1)[-1].startswith("test_") and self.files[p].strip()
+        ]
 
     def test_paths(self) -> list[str]:
         """Python test files."""

@@ -9,26 +9,113 @@ from k3agent.backend.training.episodes.concepts import Func, copy_value
 
 Rule = tuple[str, str]
 RULES: tuple[Rule, ...] = (
-    (r" \+ ", " - "), (r" \+ ", " * "), (r" - ", " + "), (r" - ", " * "), (r" \* ", " + "), (r" \* ", " / "), (r" \* ", " ** "),
-    (r" / ", " * "), (r" / ", " // "), (r" // ", " / "), (r" // ", " % "), (r" % ", " // "), (r" % ", " / "), (r" \*\* ", " * "),
-    (r" == ", " != "), (r" != ", " == "), (r" > ", " < "), (r" > ", " >= "), (r" < ", " > "), (r" < ", " <= "),
-    (r" >= ", " > "), (r" >= ", " <= "), (r" <= ", " < "), (r" <= ", " >= "), (r" and ", " or "), (r" or ", " and "),
-    (r"\+= ", "-= "), (r"-= ", "+= "), (r"\*= ", "+= "), (r"\+= ", "= "), (r"\[0\]", "[1]"), (r"\[0\]", "[-1]"), (r"\[-1\]", "[0]"),
-    (r"\[1\]", "[0]"), (r"\[1:\]", "[:1]"), (r"\[:-1\]", "[1:]"), (r"\[::-1\]", "[::1]"), (r"\[::-1\]", "[::2]"), (r"\bTrue\b", "False"),
-    (r"\bFalse\b", "True"), (r"return -1\b", "return 0"), (r"return 0$", "return 1"), (r"return None", "return 0"), (r" = 0$", " = 1"),
-    (r" = 1$", " = 0"), (r"\.upper\(\)", ".lower()"), (r"\.lower\(\)", ".upper()"), (r"\.title\(\)", ".upper()"), (r"\.strip\(\)", ""),
-    (r"\bmax\(", "min("), (r"\bmin\(", "max("), (r"\bsum\(", "len("), (r"\blen\(", "sum("), (r"\bany\(", "all("), (r"\ball\(", "any("),
-    (r"(?<!not) in (?!range|enumerate|zip|reversed)", " not in "), (r" not in ", " in "), (r"\bif not ", "if "), (r", reverse=True", ""),
-    (r"' '", "''"), (r"','", "' '"), (r"'-'", "'_'"), (r"'_'", "'-'"), (r"\blen\((\w+)\)", r"len(\1) - 1"), (r"\blen\((\w+)\)", r"(len(\1) + 1)"),
-    (r"range\(1, (\w+) \+ 1\)", r"range(1, \1)"), (r"range\(1, (\w+) \+ 1\)", r"range(\1)"), (r"range\(2, (\w+)\)", r"range(1, \1)"),
-    (r"range\((\w+)\)", r"range(\1 - 1)"), (r"\.startswith\(", ".endswith("), (r"\.endswith\(", ".startswith("),
-    (r"\.values\(\)", ".keys()"), (r"\.isdigit\(\)", ".isalpha()"), (r"\.append\(", ".extend("), (r"\.items\(\)", ""),
-    (r"\.append\(", ".push("), (r"\.strip\(\)", ".trim()"), (r"\.upper\(\)", ".to_upper()"), (r"\.lower\(\)", ".lowercase()"),
-    (r"\.split\(", ".splits("), (r"\.startswith\(", ".starts_with("), (r"\blen\(", "length("), (r"\breturn ", ""), (r":$", ""),
-    (r"\.replace\(", ".substitute("), (r"\['(\w+)'\]", r"['\1s']"), (r"\['name'\]", "['title']"), (r"\.get\(", ".fetch("),
-    (r"\bNone\b", "0"), (r" is None", " is not None"), (r"\bint\(", "str("), (r"\bstr\(", "int("), (r"%$", "%%"), (r"\bnot ", ""),
-    (r" \+ 1\b", " - 1"), (r" - 1\b", " + 1"), (r" \+ 1\b", ""), (r"\b2\b", "3"), (r"\b100\b", "10"), (r"\b60\b", "24"), (r"\b7\b", "5"),
-    (r"\b32\b", "30"), (r"\b9 / 5\b", "5 / 9"), (r"\b5 / 9\b", "9 / 5"), (r"\)$", ""), (r"== ''", "== ' '"), (r" continue$", " break"),
+    (r" \+ ", " - "),
+    (r" \+ ", " * "),
+    (r" - ", " + "),
+    (r" - ", " * "),
+    (r" \* ", " + "),
+    (r" \* ", " / "),
+    (r" \* ", " ** "),
+    (r" / ", " * "),
+    (r" / ", " // "),
+    (r" // ", " / "),
+    (r" // ", " % "),
+    (r" % ", " // "),
+    (r" % ", " / "),
+    (r" \*\* ", " * "),
+    (r" == ", " != "),
+    (r" != ", " == "),
+    (r" > ", " < "),
+    (r" > ", " >= "),
+    (r" < ", " > "),
+    (r" < ", " <= "),
+    (r" >= ", " > "),
+    (r" >= ", " <= "),
+    (r" <= ", " < "),
+    (r" <= ", " >= "),
+    (r" and ", " or "),
+    (r" or ", " and "),
+    (r"\+= ", "-= "),
+    (r"-= ", "+= "),
+    (r"\*= ", "+= "),
+    (r"\+= ", "= "),
+    (r"\[0\]", "[1]"),
+    (r"\[0\]", "[-1]"),
+    (r"\[-1\]", "[0]"),
+    (r"\[1\]", "[0]"),
+    (r"\[1:\]", "[:1]"),
+    (r"\[:-1\]", "[1:]"),
+    (r"\[::-1\]", "[::1]"),
+    (r"\[::-1\]", "[::2]"),
+    (r"\bTrue\b", "False"),
+    (r"\bFalse\b", "True"),
+    (r"return -1\b", "return 0"),
+    (r"return 0$", "return 1"),
+    (r"return None", "return 0"),
+    (r" = 0$", " = 1"),
+    (r" = 1$", " = 0"),
+    (r"\.upper\(\)", ".lower()"),
+    (r"\.lower\(\)", ".upper()"),
+    (r"\.title\(\)", ".upper()"),
+    (r"\.strip\(\)", ""),
+    (r"\bmax\(", "min("),
+    (r"\bmin\(", "max("),
+    (r"\bsum\(", "len("),
+    (r"\blen\(", "sum("),
+    (r"\bany\(", "all("),
+    (r"\ball\(", "any("),
+    (r"(?<!not) in (?!range|enumerate|zip|reversed)", " not in "),
+    (r" not in ", " in "),
+    (r"\bif not ", "if "),
+    (r", reverse=True", ""),
+    (r"' '", "''"),
+    (r"','", "' '"),
+    (r"'-'", "'_'"),
+    (r"'_'", "'-'"),
+    (r"\blen\((\w+)\)", r"len(\1) - 1"),
+    (r"\blen\((\w+)\)", r"(len(\1) + 1)"),
+    (r"range\(1, (\w+) \+ 1\)", r"range(1, \1)"),
+    (r"range\(1, (\w+) \+ 1\)", r"range(\1)"),
+    (r"range\(2, (\w+)\)", r"range(1, \1)"),
+    (r"range\((\w+)\)", r"range(\1 - 1)"),
+    (r"\.startswith\(", ".endswith("),
+    (r"\.endswith\(", ".startswith("),
+    (r"\.values\(\)", ".keys()"),
+    (r"\.isdigit\(\)", ".isalpha()"),
+    (r"\.append\(", ".extend("),
+    (r"\.items\(\)", ""),
+    (r"\.append\(", ".push("),
+    (r"\.strip\(\)", ".trim()"),
+    (r"\.upper\(\)", ".to_upper()"),
+    (r"\.lower\(\)", ".lowercase()"),
+    (r"\.split\(", ".splits("),
+    (r"\.startswith\(", ".starts_with("),
+    (r"\blen\(", "length("),
+    (r"\breturn ", ""),
+    (r":$", ""),
+    (r"\.replace\(", ".substitute("),
+    (r"\['(\w+)'\]", r"['\1s']"),
+    (r"\['name'\]", "['title']"),
+    (r"\.get\(", ".fetch("),
+    (r"\bNone\b", "0"),
+    (r" is None", " is not None"),
+    (r"\bint\(", "str("),
+    (r"\bstr\(", "int("),
+    (r"%$", "%%"),
+    (r"\bnot ", ""),
+    (r" \+ 1\b", " - 1"),
+    (r" - 1\b", " + 1"),
+    (r" \+ 1\b", ""),
+    (r"\b2\b", "3"),
+    (r"\b100\b", "10"),
+    (r"\b60\b", "24"),
+    (r"\b7\b", "5"),
+    (r"\b32\b", "30"),
+    (r"\b9 / 5\b", "5 / 9"),
+    (r"\b5 / 9\b", "9 / 5"),
+    (r"\)$", ""),
+    (r"== ''", "== ' '"),
+    (r" continue$", " break"),
 )
 LOOP_SAFE = re.compile(r"^\s*(return\b|result =|total =)")
 
@@ -47,7 +134,9 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
     """All single-line changes that the rules and the names in use allow, shuffled."""
     found: list[Bug] = []
     has_while = any("while " in line for line in func.body)
-    names = func.params + sorted({m for line in func.body for m in re.findall(r"\b([a-z_]+)(?: = | \+= |, )", line)})
+    names = func.params + sorted(
+        {m for line in func.body for m in re.findall(r"\b([a-z_]+)(?: = | \+= |, )", line)}
+    )
     for index, line in enumerate(func.body):
         if has_while and not LOOP_SAFE.match(line):
             continue
@@ -67,10 +156,14 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
                 continue
             others = [item for item in names if item != text]
             if others:
-                found.append(Bug(index, line, f"{line[: name.start()]}{rng.choice(others)}{line[name.end() :]}"))
+                found.append(
+                    Bug(index, line, f"{line[: name.start()]}{rng.choice(others)}{line[name.end() :]}")
+                )
             if len(text) > 3 and rng.random() < 0.3:
                 cut = rng.randrange(1, len(text))
-                typo = rng.choice((text[:cut] + text[cut + 1 :], text + "s", text[:cut] + text[cut - 1] + text[cut:]))
+                typo = rng.choice(
+                    (text[:cut] + text[cut + 1 :], text + "s", text[:cut] + text[cut - 1] + text[cut:])
+                )
                 if typo not in names:
                     found.append(Bug(index, line, f"{line[: name.start()]}{typo}{line[name.end() :]}"))
         indent = len(line) - len(line.lstrip())

@@ -12,13 +12,24 @@ File = tuple[str, str]
 def _value(rng: random.Random, words: Words) -> object:
     """A value of a settings file."""
     return rng.choice(
-        (rng.randint(1, 999), rng.randint(1, 60), rng.choice((True, False)), words.text_value(), words.noun(), rng.randint(1, 99) / 10)
+        (
+            rng.randint(1, 999),
+            rng.randint(1, 60),
+            rng.choice((True, False)),
+            words.text_value(),
+            words.noun(),
+            rng.randint(1, 99) / 10,
+        )
     )
 
 
 def _key(rng: random.Random, words: Words) -> str:
     """A key of a settings file."""
-    return words.fresh(lambda: rng.choice((words.noun(), f"{words.adjective()}_{words.noun()}", f"{words.noun()}_{words.noun()}")))
+    return words.fresh(
+        lambda: rng.choice(
+            (words.noun(), f"{words.adjective()}_{words.noun()}", f"{words.noun()}_{words.noun()}")
+        )
+    )
 
 
 def settings(rng: random.Random, words: Words) -> dict[str, object]:
@@ -39,7 +50,9 @@ def json_file(rng: random.Random, words: Words) -> File:
             "name": words.noun(),
             "version": f"{rng.randint(0, 4)}.{rng.randint(0, 9)}.{rng.randint(0, 9)}",
             "scripts": {"start": f"node {words.noun()}.js", "test": "jest"},
-            "dependencies": {words.noun(): f"^{rng.randint(1, 9)}.0.{rng.randint(0, 9)}" for _ in range(rng.randint(1, 3))},
+            "dependencies": {
+                words.noun(): f"^{rng.randint(1, 9)}.0.{rng.randint(0, 9)}" for _ in range(rng.randint(1, 3))
+            },
         }
         return "package.json", json.dumps(data, indent=indent) + "\n"
     name = rng.choice(("config", "settings", words.noun(), f"{words.noun()}_config", "options", "defaults"))
@@ -59,7 +72,12 @@ def toml_file(rng: random.Random, words: Words) -> File:
     """A TOML file."""
     lines = []
     if rng.random() < 0.25:
-        lines = ["[project]", f'name = "{words.noun()}"', f'version = "0.{rng.randint(1, 9)}.{rng.randint(0, 9)}"', ""]
+        lines = [
+            "[project]",
+            f'name = "{words.noun()}"',
+            f'version = "0.{rng.randint(1, 9)}.{rng.randint(0, 9)}"',
+            "",
+        ]
         lines += ["dependencies = [", *(f'  "{words.noun()}>={rng.randint(1, 5)}",' for _ in range(2)), "]"]
         return "pyproject.toml", "\n".join(lines) + "\n"
     for section in range(rng.randint(1, 3)):
@@ -75,10 +93,17 @@ def yaml_file(rng: random.Random, words: Words) -> File:
     for _ in range(rng.randint(1, 3)):
         if rng.random() < 0.6:
             lines.append(f"{_key(rng, words)}:")
-            lines += [f"  {_key(rng, words)}: {_scalar(_value(rng, words), rng.choice(('', '')))}" for _ in range(rng.randint(1, 4))]
+            lines += [
+                f"  {_key(rng, words)}: {_scalar(_value(rng, words), rng.choice(('', '')))}"
+                for _ in range(rng.randint(1, 4))
+            ]
         else:
-            lines += [f"{_key(rng, words)}: {_scalar(_value(rng, words), '')}" for _ in range(rng.randint(1, 3))]
-    return f"{rng.choice(('config', 'settings', words.noun()))}.{rng.choice(('yaml', 'yml'))}", "\n".join(lines) + "\n"
+            lines += [
+                f"{_key(rng, words)}: {_scalar(_value(rng, words), '')}" for _ in range(rng.randint(1, 3))
+            ]
+    return f"{rng.choice(('config', 'settings', words.noun()))}.{rng.choice(('yaml', 'yml'))}", "\n".join(
+        lines
+    ) + "\n"
 
 
 def ini_file(rng: random.Random, words: Words) -> File:
@@ -87,7 +112,9 @@ def ini_file(rng: random.Random, words: Words) -> File:
     for section in range(rng.randint(1, 3)):
         lines += ([""] if section else []) + [f"[{words.fresh(words.noun)}]"]
         lines += [f"{_key(rng, words)} = {_value(rng, words)}" for _ in range(rng.randint(1, 4))]
-    return f"{rng.choice(('setup', 'config', words.noun()))}.{rng.choice(('ini', 'cfg'))}", "\n".join(lines) + "\n"
+    return f"{rng.choice(('setup', 'config', words.noun()))}.{rng.choice(('ini', 'cfg'))}", "\n".join(
+        lines
+    ) + "\n"
 
 
 def env_file(rng: random.Random, words: Words) -> File:
@@ -112,7 +139,9 @@ def markdown_file(rng: random.Random, words: Words, names: list[str]) -> File:
     if names and rng.random() < 0.5:
         lines += ["", f"Call `{rng.choice(names)}` to {words.verb()} the {words.noun()}."]
     for _ in range(rng.randint(1, 4)):
-        heading = rng.choice((words.title(), "Install", "Usage", "License", "Notes", "Tasks", "Changes", "Ideas"))
+        heading = rng.choice(
+            (words.title(), "Install", "Usage", "License", "Notes", "Tasks", "Changes", "Ideas")
+        )
         if f"## {heading}" in lines:
             continue
         lines += ["", f"## {heading}", ""]
@@ -124,8 +153,24 @@ def markdown_file(rng: random.Random, words: Words, names: list[str]) -> File:
             case 2:
                 lines.append(words.phrase().capitalize() + ".")
             case _:
-                lines += ["```", rng.choice((f"pip install {words.noun()}", f"python -m {words.noun()}", "make test")), "```"]
-    name = rng.choice(("README", "README", "README", "TODO", "CHANGELOG", "NOTES", words.noun(), f"docs/{words.noun()}", "docs/guide"))
+                lines += [
+                    "```",
+                    rng.choice((f"pip install {words.noun()}", f"python -m {words.noun()}", "make test")),
+                    "```",
+                ]
+    name = rng.choice(
+        (
+            "README",
+            "README",
+            "README",
+            "TODO",
+            "CHANGELOG",
+            "NOTES",
+            words.noun(),
+            f"docs/{words.noun()}",
+            "docs/guide",
+        )
+    )
     return f"{name}.md", "\n".join(lines) + "\n"
 
 
@@ -133,22 +178,50 @@ def text_file(rng: random.Random, words: Words) -> File:
     """Plain lines, words or a table."""
     kind = rng.randrange(4)
     if kind == 0:
-        return f"{words.noun()}.txt", "\n".join(words.phrase().capitalize() + "." for _ in range(rng.randint(2, 6))) + "\n"
+        return f"{words.noun()}.txt", "\n".join(
+            words.phrase().capitalize() + "." for _ in range(rng.randint(2, 6))
+        ) + "\n"
     if kind == 1:
         return f"{plural(words.noun())}.txt", "\n".join(words.noun() for _ in range(rng.randint(3, 9))) + "\n"
     if kind == 2:
         rows = [f"{words.noun()},{rng.randint(1, 500)},{words.adjective()}" for _ in range(rng.randint(2, 7))]
-        return f"{'data/' if rng.random() < 0.5 else ''}{plural(words.noun())}.csv", "\n".join(["name,amount,kind", *rows]) + "\n"
-    levels = [f"{rng.choice(('INFO', 'WARNING', 'ERROR'))} {words.phrase()}" for _ in range(rng.randint(3, 8))]
+        return f"{'data/' if rng.random() < 0.5 else ''}{plural(words.noun())}.csv", "\n".join(
+            ["name,amount,kind", *rows]
+        ) + "\n"
+    levels = [
+        f"{rng.choice(('INFO', 'WARNING', 'ERROR'))} {words.phrase()}" for _ in range(rng.randint(3, 8))
+    ]
     return f"{words.noun()}.log", "\n".join(levels) + "\n"
 
 
 def requirements(rng: random.Random, words: Words) -> File:
     """A requirements.txt."""
-    real = ("requests", "flask", "numpy", "pandas", "click", "rich", "django", "pydantic", "httpx", "jinja2", "pyyaml", "attrs")
+    real = (
+        "requests",
+        "flask",
+        "numpy",
+        "pandas",
+        "click",
+        "rich",
+        "django",
+        "pydantic",
+        "httpx",
+        "jinja2",
+        "pyyaml",
+        "attrs",
+    )
     lines = []
     for name in rng.sample(real, rng.randint(1, 4)) + [words.noun() for _ in range(rng.randint(0, 2))]:
-        lines.append(name + rng.choice(("", f"=={rng.randint(1, 9)}.{rng.randint(0, 9)}.{rng.randint(0, 9)}", f">={rng.randint(1, 9)}.{rng.randint(0, 9)}")))
+        lines.append(
+            name
+            + rng.choice(
+                (
+                    "",
+                    f"=={rng.randint(1, 9)}.{rng.randint(0, 9)}.{rng.randint(0, 9)}",
+                    f">={rng.randint(1, 9)}.{rng.randint(0, 9)}",
+                )
+            )
+        )
     return "requirements.txt", "\n".join(lines) + "\n"
 
 
@@ -173,23 +246,44 @@ def script_file(rng: random.Random, words: Words) -> File:
     typed = rng.random() < 0.35
     lines: list[str] = []
     if rng.random() < 0.4:
-        lines += [f"import {{ {words.function('camel')} }} from './{words.noun()}{'' if typed else '.js'}';", ""]
+        lines += [
+            f"import {{ {words.function('camel')} }} from './{words.noun()}{'' if typed else '.js'}';",
+            "",
+        ]
     for _ in range(rng.randint(0, 3)):
-        value = rng.choice((str(rng.randint(1, 500)), f"'{words.text_value()}'", rng.choice(("true", "false"))))
+        value = rng.choice(
+            (str(rng.randint(1, 500)), f"'{words.text_value()}'", rng.choice(("true", "false")))
+        )
         name = words.constant() if rng.random() < 0.5 else words.fresh(lambda: words.variable("camel"))
-        lines.append(f"{'export ' if rng.random() < 0.3 else ''}{rng.choice(('const', 'const', 'let'))} {name} = {value};")
+        lines.append(
+            f"{'export ' if rng.random() < 0.3 else ''}{rng.choice(('const', 'const', 'let'))} {name} = {value};"
+        )
     for _ in range(rng.randint(1, 4)):
         params = [words.variable("camel") for _ in range(rng.randint(0, 2))]
         name = words.function("camel")
-        shown = ", ".join(f"{p}: {rng.choice(('string', 'number'))}" for p in params) if typed else ", ".join(params)
+        shown = (
+            ", ".join(f"{p}: {rng.choice(('string', 'number'))}" for p in params)
+            if typed
+            else ", ".join(params)
+        )
         body = _js_body(rng, words, params)
-        lines += ([""] if lines else [])
+        lines += [""] if lines else []
         if rng.random() < 0.25:
             lines += [f"const {name} = ({shown}) => {{", *("  " + line for line in body), "};"]
         else:
-            lines += [f"{'export ' if rng.random() < 0.4 else ''}function {name}({shown}) {{", *("  " + line for line in body), "}"]
+            lines += [
+                f"{'export ' if rng.random() < 0.4 else ''}function {name}({shown}) {{",
+                *("  " + line for line in body),
+                "}",
+            ]
     if rng.random() < 0.3:
-        lines += ["", f"class {words.class_name()} {{", "  constructor(name) {", "    this.name = name;", "  }"]
+        lines += [
+            "",
+            f"class {words.class_name()} {{",
+            "  constructor(name) {",
+            "    this.name = name;",
+            "  }",
+        ]
         lines += ["", f"  {words.function('camel')}() {{", "    return this.name;", "  }", "}"]
     folder = rng.choice(("", "", "web/", "src/", "static/"))
     return f"{folder}{words.fresh(words.noun)}.{'ts' if typed else 'js'}", "\n".join(lines) + "\n"
@@ -198,7 +292,12 @@ def script_file(rng: random.Random, words: Words) -> File:
 def shell_file(rng: random.Random, words: Words) -> File:
     """A shell script."""
     name = words.constant()
-    lines = ["#!/bin/sh", "set -e", f"{name}={rng.choice((str(rng.randint(1, 90)), words.noun()))}", f'echo "{words.phrase()}"']
+    lines = [
+        "#!/bin/sh",
+        "set -e",
+        f"{name}={rng.choice((str(rng.randint(1, 90)), words.noun()))}",
+        f'echo "{words.phrase()}"',
+    ]
     if rng.random() < 0.5:
         function = words.function()
         lines += ["", f"{function}() {{", f'  echo "${name}"', "}", "", function]
@@ -207,10 +306,20 @@ def shell_file(rng: random.Random, words: Words) -> File:
 
 def go_file(rng: random.Random, words: Words) -> File:
     """A Go file."""
-    lines = [f"package {words.noun()}", "", f"const {pascal([words.adjective(), words.noun()])} = {rng.randint(1, 99)}", ""]
+    lines = [
+        f"package {words.noun()}",
+        "",
+        f"const {pascal([words.adjective(), words.noun()])} = {rng.randint(1, 99)}",
+        "",
+    ]
     for _ in range(rng.randint(1, 3)):
         a, b = words.noun(), words.noun() + "Count"
-        lines += [f"func {pascal(words.function_words())}({a} int, {b} int) int {{", f"\treturn {a} {rng.choice('+-*')} {b}", "}", ""]
+        lines += [
+            f"func {pascal(words.function_words())}({a} int, {b} int) int {{",
+            f"\treturn {a} {rng.choice('+-*')} {b}",
+            "}",
+            "",
+        ]
     return f"{words.fresh(words.noun)}.go", "\n".join(lines[:-1]) + "\n"
 
 
@@ -218,7 +327,10 @@ def css_file(rng: random.Random, words: Words) -> File:
     """A style sheet."""
     lines: list[str] = []
     for _ in range(rng.randint(2, 4)):
-        lines += [f".{words.noun()}-{words.noun()} {{", f"  color: {rng.choice(('red', '#333', 'black', '#0a7', 'white'))};"]
+        lines += [
+            f".{words.noun()}-{words.noun()} {{",
+            f"  color: {rng.choice(('red', '#333', 'black', '#0a7', 'white'))};",
+        ]
         lines += [f"  {rng.choice(('margin', 'padding', 'width'))}: {rng.randint(1, 40)}px;", "}", ""]
     return f"{rng.choice(('', 'static/', 'web/'))}{words.noun()}.css", "\n".join(lines[:-1]) + "\n"
 
@@ -226,18 +338,37 @@ def css_file(rng: random.Random, words: Words) -> File:
 def html_file(rng: random.Random, words: Words) -> File:
     """A page."""
     lines = ["<!DOCTYPE html>", "<html>", "<head>", f"  <title>{words.title()}</title>", "</head>", "<body>"]
-    lines += [f"  <h1>{words.title()}</h1>", f'  <p id="{words.noun()}">{words.phrase().capitalize()}.</p>', "</body>", "</html>"]
+    lines += [
+        f"  <h1>{words.title()}</h1>",
+        f'  <p id="{words.noun()}">{words.phrase().capitalize()}.</p>',
+        "</body>",
+        "</html>",
+    ]
     return f"{rng.choice(('index', words.noun()))}.html", "\n".join(lines) + "\n"
 
 
 def make_file(rng: random.Random, words: Words) -> File:
     """A Makefile."""
-    return "Makefile", f".PHONY: test\n\ntest:\n\tpython -m pytest -q\n\n{words.verb()}:\n\techo {words.noun()}\n"
+    return (
+        "Makefile",
+        f".PHONY: test\n\ntest:\n\tpython -m pytest -q\n\n{words.verb()}:\n\techo {words.noun()}\n",
+    )
 
 
 MAKERS: tuple[tuple[Callable[[random.Random, Words], File], int], ...] = (
-    (json_file, 6), (toml_file, 3), (yaml_file, 3), (ini_file, 2), (env_file, 1), (text_file, 4), (requirements, 3), (script_file, 5),
-    (shell_file, 2), (go_file, 1), (css_file, 1), (html_file, 1), (make_file, 1),
+    (json_file, 6),
+    (toml_file, 3),
+    (yaml_file, 3),
+    (ini_file, 2),
+    (env_file, 1),
+    (text_file, 4),
+    (requirements, 3),
+    (script_file, 5),
+    (shell_file, 2),
+    (go_file, 1),
+    (css_file, 1),
+    (html_file, 1),
+    (make_file, 1),
 )
 
 

@@ -11,13 +11,25 @@ from k3agent.backend.training.episodes.project import Project, draw_project
 from k3agent.backend.training.episodes.registry import GoalEntry, Setting
 from k3agent.backend.training.episodes.session import Message, Outcome, Plan, Session, TooLong, played
 from k3agent.backend.training.episodes.toolbox import Machine, Toolbox
+from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
 from k3agent.backend.training.episodes.workspace import Workspace
-from k3agent.backend.training.episodes.wording import say
 
 FAMILY_WEIGHTS = {
-    "list": 6, "find": 6, "where": 7, "explain": 10, "setvalue": 11, "rename": 9, "replace": 7, "addline": 10, "addfunc": 8,
-    "create": 8, "fix": 12, "run": 6, "refuse": 8, "chat": 3,
+    "list": 6,
+    "find": 6,
+    "where": 7,
+    "explain": 10,
+    "setvalue": 11,
+    "rename": 9,
+    "replace": 7,
+    "addline": 10,
+    "addfunc": 8,
+    "create": 8,
+    "fix": 12,
+    "run": 6,
+    "refuse": 8,
+    "chat": 3,
 }
 SESSIONS_A_PROJECT = 4
 
@@ -50,7 +62,9 @@ class Player:
         """Episodes without end."""
         while True:
             words = Words(self.rng, self.held_out)
-            project = draw_project(self.rng, words, size=self.rng.choice((1, 1, 2, 2)) if stage == 0 else None)
+            project = draw_project(
+                self.rng, words, size=self.rng.choice((1, 1, 2, 2)) if stage == 0 else None
+            )
             for _ in range(SESSIONS_A_PROJECT):
                 episode = self.session(project, words, stage)
                 if episode is not None:
@@ -59,7 +73,9 @@ class Player:
     def machine(self, stage: int) -> Machine:
         """A computer."""
         rng = self.rng
-        machine = Machine(shown_root=rng.choice(("/home/{}/{}", "/work/{1}", "/tmp/{1}", "/Users/{0}/code/{1}", "/srv/{1}")))
+        machine = Machine(
+            shown_root=rng.choice(("/home/{}/{}", "/work/{1}", "/tmp/{1}", "/Users/{0}/code/{1}", "/srv/{1}"))
+        )
         words = Words(rng, self.held_out)
         machine.shown_root = machine.shown_root.format(words.noun(), words.noun())
         if stage:
@@ -107,7 +123,9 @@ class Player:
             plan.prepare(files)
             workspace.reset(files)
         before = workspace.snapshot()
-        session.user(plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, self.rng, self.held_out))
+        session.user(
+            plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, self.rng, self.held_out)
+        )
         think, answer = played(plan, session)
         session.answer(answer, think)
         verdict = plan.check(Outcome(before, workspace.snapshot(), answer))
@@ -116,10 +134,14 @@ class Player:
             return True
         self.rejected[plan.goal] += 1
         if len(self.reasons) < 400:
-            self.reasons.append((plan.goal, f"{verdict} | {plan.slots} | {session.messages[-1]['content'][:200]!r}"))
+            self.reasons.append(
+                (plan.goal, f"{verdict} | {plan.slots} | {session.messages[-1]['content'][:200]!r}")
+            )
         return False
 
-    def draw(self, project: Project, words: Words, stage: int, after: Plan | None, session: Session) -> Plan | None:
+    def draw(
+        self, project: Project, words: Words, stage: int, after: Plan | None, session: Session
+    ) -> Plan | None:
         """A plan that fits the project as it is now."""
         rng = self.rng
         files = self.box.workspace.snapshot()

@@ -68,7 +68,9 @@ def base_name(path: str) -> str:
 
 def similar_paths(error: str) -> list[str]:
     """The names that an error about a missing path offers."""
-    return [item.strip() for item in error.split("Similar: ", 1)[1].split(",")] if "Similar: " in error else []
+    return (
+        [item.strip() for item in error.split("Similar: ", 1)[1].split(",")] if "Similar: " in error else []
+    )
 
 
 def same_file(wanted: str, found: str) -> bool:
@@ -85,14 +87,17 @@ def other_path(path: str, error: str, nothing: str = "Nothing was changed.") -> 
         return same[0]
     if len(same) > 1:
         raise Report(
-            f"{path} is not there, but {several(same)} are. I must ask.", f"There are several files of that name: {quoted(same)}. Which one do you mean?"
+            f"{path} is not there, but {several(same)} are. I must ask.",
+            f"There are several files of that name: {quoted(same)}. Which one do you mean?",
         )
     if found:
         raise Report(
             f"There is no {path}; only similar names: {several(found)}. I do not guess.",
             f"There is no `{path}` in this project. Similar: {quoted(found)}. {nothing}",
         )
-    raise Report(f"There is no {path} and nothing like it.", f"There is no `{path}` in this project. {nothing}")
+    raise Report(
+        f"There is no {path} and nothing like it.", f"There is no `{path}` in this project. {nothing}"
+    )
 
 
 def read_view(result: Result, path: str) -> View:
@@ -108,7 +113,15 @@ def read_view(result: Result, path: str) -> View:
     return View(path, lines, total or (lines[-1][0] if lines else 0))
 
 
-def open_file(session: Session, path: str, think: str, *, offset: int = 1, limit: int = WINDOW, nothing: str = "Nothing was changed.") -> View:
+def open_file(
+    session: Session,
+    path: str,
+    think: str,
+    *,
+    offset: int = 1,
+    limit: int = WINDOW,
+    nothing: str = "Nothing was changed.",
+) -> View:
     """Read a file; a wrong folder or a bare name is mended."""
     args = {"path": path, "limit": limit} if offset == 1 else {"path": path, "offset": offset, "limit": limit}
     result = session.call("read", think, **args)
@@ -117,7 +130,10 @@ def open_file(session: Session, path: str, think: str, *, offset: int = 1, limit
         args["path"] = path
         result = session.call("read", f"The file is {path}. Read it.", **args)
     if result.is_error:
-        raise Report("That failed too. Report it.", f"I could not read `{path}`: {result.text.removeprefix('Error: ')} {nothing}")
+        raise Report(
+            "That failed too. Report it.",
+            f"I could not read `{path}`: {result.text.removeprefix('Error: ')} {nothing}",
+        )
     return read_view(result, path)
 
 
@@ -146,7 +162,9 @@ def near_names(session: Session, name: str, nothing: str = "Nothing was changed.
     """Look more loosely for a name that was not found: the same name written otherwise, or a report."""
     words = pieces(name) or [name]
     piece = max(words, key=len)
-    result = session.call("grep", f"No {name}. Look for {piece} in any case.", pattern=esc(piece), ignore_case=True, limit=20)
+    result = session.call(
+        "grep", f"No {name}. Look for {piece} in any case.", pattern=esc(piece), ignore_case=True, limit=20
+    )
     names: list[str] = []
     for hit in hits(result):
         for found in re.findall(rf"\w*{re.escape(piece)}\w*", hit.text, re.IGNORECASE):
@@ -171,22 +189,42 @@ def definition_pattern(name: str) -> str:
 def is_definition(name: str, text: str) -> bool:
     """Whether a line of code defines the name."""
     safe = re.escape(name)
-    if re.search(rf"^\s*(export\s+|async\s+|default\s+)*(def|class|function|func|const|let|var) {safe}\b", text):
+    if re.search(
+        rf"^\s*(export\s+|async\s+|default\s+)*(def|class|function|func|const|let|var) {safe}\b", text
+    ):
         return True
     return bool(re.search(rf"^\s*{safe}(: [^=]+)?\s*=[^=]", text))
 
 
-def definitions(session: Session, name: str, think: str, *, nothing: str = "Nothing was changed.", what: str = "") -> tuple[str, list[Hit]]:
+def definitions(
+    session: Session, name: str, think: str, *, nothing: str = "Nothing was changed.", what: str = ""
+) -> tuple[str, list[Hit]]:
     """All lines that define a name (and the name as it is really written); a report where there is none."""
     result = session.call("grep", think, pattern=definition_pattern(name))
     found = [hit for hit in hits(result) if is_definition(name, hit.text)]
     if found:
-        top = [hit for hit in found if re.search(rf"(def|class|function|func|const) {re.escape(name)}\b", hit.text)]
+        top = [
+            hit
+            for hit in found
+            if re.search(rf"(def|class|function|func|const) {re.escape(name)}\b", hit.text)
+        ]
         top = top or [hit for hit in found if not hit.text.startswith((" ", "\t"))]
         return name, top or found
-    result = session.call("grep", f"No definition of {name} in that form. Look for the word.", pattern=rf"\b{esc(name)}\b", limit=20)
+    result = session.call(
+        "grep",
+        f"No definition of {name} in that form. Look for the word.",
+        pattern=rf"\b{esc(name)}\b",
+        limit=20,
+    )
     loose = hits(result)
-    likely = [hit for hit in loose if re.search(rf"^\s*[\"']?{re.escape(name)}[\"']?\s*[:=]|^{re.escape(name)}\(\)|^\s+{re.escape(name)}\(.*\{{$", hit.text)]
+    likely = [
+        hit
+        for hit in loose
+        if re.search(
+            rf"^\s*[\"']?{re.escape(name)}[\"']?\s*[:=]|^{re.escape(name)}\(\)|^\s+{re.escape(name)}\(.*\{{$",
+            hit.text,
+        )
+    ]
     if likely:
         return name, likely
     if loose:
@@ -195,14 +233,21 @@ def definitions(session: Session, name: str, think: str, *, nothing: str = "Noth
             f"`{name}` is not defined in this project; it appears in {quoted([hit.at for hit in loose], 4)}. {nothing}",
         )
     other = near_names(session, name, nothing, what)
-    result = session.call("grep", f"It is written {other}. Find its definition.", pattern=definition_pattern(other))
+    result = session.call(
+        "grep", f"It is written {other}. Find its definition.", pattern=definition_pattern(other)
+    )
     found = [hit for hit in hits(result) if is_definition(other, hit.text)]
     if not found:
-        raise Report(f"{other} has no definition here.", f"There is no definition of `{name}` in this project. {nothing}")
+        raise Report(
+            f"{other} has no definition here.",
+            f"There is no definition of `{name}` in this project. {nothing}",
+        )
     return other, found
 
 
-def one_definition(session: Session, name: str, think: str, *, nothing: str = "Nothing was changed.", what: str = "") -> tuple[str, Hit]:
+def one_definition(
+    session: Session, name: str, think: str, *, nothing: str = "Nothing was changed.", what: str = ""
+) -> tuple[str, Hit]:
     """The only definition of a name; a question back where there are several."""
     name, found = definitions(session, name, think, nothing=nothing, what=what)
     if len(found) > 1:
@@ -259,8 +304,15 @@ def change_line(session: Session, path: str, line: int, old: str, new: str, thin
     view = open_file(session, path, "That did not fit. Look at the place.", offset=max(1, line - 2), limit=5)
     near = next((text for number, text in view.lines if text.strip() == old.strip()), None)
     if near is None:
-        raise Report("It still does not fit; I stop.", f"I could not change `{path}`: the text was not found. Nothing was changed.")
-    result = session.call("edit", f"The line is: {near.strip()}", path=path, old=near.strip(), new=new.strip(), line=line)
+        raise Report(
+            "It still does not fit; I stop.",
+            f"I could not change `{path}`: the text was not found. Nothing was changed.",
+        )
+    result = session.call(
+        "edit", f"The line is: {near.strip()}", path=path, old=near.strip(), new=new.strip(), line=line
+    )
     if result.is_error:
-        raise Report("It failed again; I stop.", f"I could not change `{path}`: {result.text.removeprefix('Error: ')}")
+        raise Report(
+            "It failed again; I stop.", f"I could not change `{path}`: {result.text.removeprefix('Error: ')}"
+        )
     return result

@@ -49,7 +49,9 @@ def test_file(
     lines += ["import unittest", "", head, "", ""] if kind == "unittest" else [head, ""]
     indent = "    " if kind == "unittest" else ""
     if kind == "unittest":
-        lines.append(f"class Test{''.join(part.capitalize() for part in module.stem.split('_'))}(unittest.TestCase):")
+        lines.append(
+            f"class Test{''.join(part.capitalize() for part in module.stem.split('_'))}(unittest.TestCase):"
+        )
     for func in funcs:
         groups = [func.cases] if rng.random() < 0.6 else [[case] for case in func.cases[:2]]
         for number, group in enumerate(groups):
@@ -63,18 +65,32 @@ def test_file(
                 args, value = group[0]
                 body = [f"result = {call_text(func, args, style, prefix)}"]
                 shown = literal(value, style)
-                body.append(f"self.assertEqual(result, {shown})" if kind == "unittest" else f"assert result == {shown}")
+                body.append(
+                    f"self.assertEqual(result, {shown})"
+                    if kind == "unittest"
+                    else f"assert result == {shown}"
+                )
             gap = [""] if kind == "unittest" else ["", ""]
             if lines[-1].startswith("class "):
                 gap = []
-            lines += [*gap, f"{indent}def {name}({'self' if indent else ''}):", *(f"{indent}    {line}" for line in body)]
+            lines += [
+                *gap,
+                f"{indent}def {name}({'self' if indent else ''}):",
+                *(f"{indent}    {line}" for line in body),
+            ]
     if kind == "unittest" and rng.random() < 0.6:
         lines += ["", "", 'if __name__ == "__main__":', "    unittest.main()"]
     return "\n".join(lines) + "\n", names
 
 
 def _assertion(
-    rng: random.Random, func: Func, args: tuple[object, ...], value: object, style: Style, prefix: str, kind: str
+    rng: random.Random,
+    func: Func,
+    args: tuple[object, ...],
+    value: object,
+    style: Style,
+    prefix: str,
+    kind: str,
 ) -> str:
     """One assertion about a case."""
     call, shown = call_text(func, args, style, prefix), literal(value, style)
@@ -96,7 +112,9 @@ def layout(rng: random.Random, words: Words) -> tuple[str, str, str]:
     kind = rng.random()
     if kind < 0.35:
         return "", "", rng.choice(("", "", "tests/"))
-    package = words.fresh(words.noun) if rng.random() < 0.6 else rng.choice(("app", "lib", "core", "shop", "tool"))
+    package = (
+        words.fresh(words.noun) if rng.random() < 0.6 else rng.choice(("app", "lib", "core", "shop", "tool"))
+    )
     if package in ("test", "tests"):
         package += "_app"
     if kind < 0.85:
@@ -107,8 +125,14 @@ def layout(rng: random.Random, words: Words) -> tuple[str, str, str]:
 def add_tests(project: Project, rng: random.Random, words: Words, tests: str, kind: str) -> None:
     """A test file for every module with functions that have cases (most of them)."""
     for module in project.modules:
-        funcs = [func for func in module.functions if func.cases and not func.is_async and not func.decorators]
-        funcs = [func for func in funcs if all(len(repr(case)) < 90 and "inf" not in repr(case) for case in func.cases)]
+        funcs = [
+            func for func in module.functions if func.cases and not func.is_async and not func.decorators
+        ]
+        funcs = [
+            func
+            for func in funcs
+            if all(len(repr(case)) < 90 and "inf" not in repr(case) for case in func.cases)
+        ]
         if funcs and rng.random() < 0.8:
             chosen = funcs if len(funcs) < 4 else rng.sample(funcs, 3)
             text, _ = test_file(rng, words, project.style, module, chosen, module.dotted, kind)
@@ -123,7 +147,9 @@ def cross_use(project: Project, rng: random.Random, words: Words) -> None:
         other = rng.choice(modules)
         if other is module or rng.random() < 0.3:
             continue
-        names = [func.name for func in other.functions if not func.is_async][:3] + [const.name for const in other.consts][:2]
+        names = [func.name for func in other.functions if not func.is_async][:3] + [
+            const.name for const in other.consts
+        ][:2]
         if not names:
             continue
         chosen = rng.sample(names, min(len(names), rng.choice((1, 1, 2))))
@@ -132,19 +158,31 @@ def cross_use(project: Project, rng: random.Random, words: Words) -> None:
             func = next((func for func in other.functions if func.name == name), None)
             user = Func(words.function(project.style.naming), [words.noun()], [], "")
             if func is None:
-                user.body = rng.choice(([f"    return {name}"], [f"    if {user.params[0]} == {name}:", "        return True", "    return False"]))
+                user.body = rng.choice(
+                    (
+                        [f"    return {name}"],
+                        [f"    if {user.params[0]} == {name}:", "        return True", "    return False"],
+                    )
+                )
             else:
                 args = ", ".join(rng.choice((user.params[0], "1", f"'{words.noun()}'")) for _ in func.params)
                 local = words.noun() + "_result"
                 user.body = rng.choice(
-                    ([f"    return {name}({args})"], [f"    {local} = {name}({args})", f"    print({local})", f"    return {local}"])
+                    (
+                        [f"    return {name}({args})"],
+                        [f"    {local} = {name}({args})", f"    print({local})", f"    return {local}"],
+                    )
                 )
             module.functions.append(user)
     for module in modules:
         if module.consts and rng.random() < 0.3:
             const = rng.choice(module.consts)
             decoy = draw_const(rng, words, project.style)
-            decoy.name = f"{const.name}_{rng.choice(('MB', 'OLD', 'SECONDS', 'V2', 'TEXT'))}" if const.name.isupper() else const.name + "_old"
+            decoy.name = (
+                f"{const.name}_{rng.choice(('MB', 'OLD', 'SECONDS', 'V2', 'TEXT'))}"
+                if const.name.isupper()
+                else const.name + "_old"
+            )
             module.consts.insert(rng.randrange(len(module.consts) + 1), decoy)
         if module.consts and rng.random() < 0.35:
             const = rng.choice(module.consts)
@@ -158,7 +196,12 @@ def cross_use(project: Project, rng: random.Random, words: Words) -> None:
                 other.functions.append(twin)
         if module.functions and rng.random() < 0.15:
             func = rng.choice(module.functions)
-            twin = Func(f"{func.name}_{rng.choice(('all', 'fast', 'old', 'v2', 'many'))}", list(func.params), ["    pass"], "")
+            twin = Func(
+                f"{func.name}_{rng.choice(('all', 'fast', 'old', 'v2', 'many'))}",
+                list(func.params),
+                ["    pass"],
+                "",
+            )
             module.functions.append(twin)
 
 

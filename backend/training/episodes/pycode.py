@@ -4,13 +4,33 @@ import random
 from dataclasses import dataclass, field
 
 from k3agent.backend.training.episodes.concepts import Func, random_concept
-from k3agent.backend.training.episodes.expressions import HINTS, Grammar, add_cases, described_function, draw_params
+from k3agent.backend.training.episodes.expressions import (
+    HINTS,
+    Grammar,
+    add_cases,
+    described_function,
+    draw_params,
+)
 from k3agent.backend.training.episodes.words import Words, pascal, plural
 
 STDLIB_IMPORTS = (
-    "import os", "import sys", "import json", "import re", "import math", "import time", "import random", "import csv", "import logging",
-    "from pathlib import Path", "from datetime import datetime", "from collections import defaultdict", "from typing import Any",
-    "from dataclasses import dataclass", "import itertools", "from collections import Counter", "import functools",
+    "import os",
+    "import sys",
+    "import json",
+    "import re",
+    "import math",
+    "import time",
+    "import random",
+    "import csv",
+    "import logging",
+    "from pathlib import Path",
+    "from datetime import datetime",
+    "from collections import defaultdict",
+    "from typing import Any",
+    "from dataclasses import dataclass",
+    "import itertools",
+    "from collections import Counter",
+    "import functools",
 )
 
 
@@ -158,9 +178,23 @@ def draw_const(rng: random.Random, words: Words, style: Style) -> Const:
     quote = style.quote
     match kind:
         case "int":
-            value = str(rng.choice((rng.randint(0, 20), rng.randint(1, 999), 10 ** rng.randint(1, 4), 2 ** rng.randint(3, 12), 60)))
+            value = str(
+                rng.choice(
+                    (
+                        rng.randint(0, 20),
+                        rng.randint(1, 999),
+                        10 ** rng.randint(1, 4),
+                        2 ** rng.randint(3, 12),
+                        60,
+                    )
+                )
+            )
         case "float":
-            value = str(rng.choice((0.5, 0.1, 1.5, 0.25, 2.0, 0.01, rng.randint(1, 99) / 100, rng.randint(1, 99) / 10)))
+            value = str(
+                rng.choice(
+                    (0.5, 0.1, 1.5, 0.25, 2.0, 0.01, rng.randint(1, 99) / 100, rng.randint(1, 99) / 10)
+                )
+            )
         case "str":
             value = f"{quote}{words.text_value()}{quote}"
         case "bool":
@@ -174,10 +208,14 @@ def draw_const(rng: random.Random, words: Words, style: Style) -> Const:
     return Const(name, value, kind, hinted=style.hints and rng.random() < 0.4, comment=comment)
 
 
-def statement_function(rng: random.Random, words: Words, style: Style, known: dict[str, str], calls: list[Func]) -> Func:
+def statement_function(
+    rng: random.Random, words: Words, style: Style, known: dict[str, str], calls: list[Func]
+) -> Func:
     """A function of several statements from a grammar: guards, locals, loops, branches, calls, a return."""
     scope = draw_params(rng, words, rng.choice((0, 1, 1, 2, 2, 3)))
-    func = Func(words.function(style.naming), list(scope), [], "", hints=[HINTS[kind] for kind in scope.values()])
+    func = Func(
+        words.function(style.naming), list(scope), [], "", hints=[HINTS[kind] for kind in scope.values()]
+    )
     grammar = Grammar(rng, words, scope, known)
     body: list[str] = []
     kind = rng.choice(("int", "int", "str", "str", "bool", "ints", "strs"))
@@ -186,7 +224,9 @@ def statement_function(rng: random.Random, words: Words, style: Style, known: di
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
         body += _statement(rng, words, grammar, scope, calls)
     result = grammar.make(kind, rng.choice((0, 1, 2)))
-    body.append(f"    return {result.code}" if rng.random() < 0.92 or not body else f"    print({result.code})")
+    body.append(
+        f"    return {result.code}" if rng.random() < 0.92 or not body else f"    print({result.code})"
+    )
     func.body = body
     return func
 
@@ -194,11 +234,15 @@ def statement_function(rng: random.Random, words: Words, style: Style, known: di
 def _exit(rng: random.Random, words: Words, grammar: Grammar, kind: str) -> str:
     """What a guard does."""
     if rng.random() < 0.4:
-        return f"raise {rng.choice(('ValueError', 'KeyError', 'RuntimeError', 'TypeError'))}('{words.phrase()}')"
+        return (
+            f"raise {rng.choice(('ValueError', 'KeyError', 'RuntimeError', 'TypeError'))}('{words.phrase()}')"
+        )
     return f"return {grammar.make(kind, 1).code}" if rng.random() < 0.7 else "return None"
 
 
-def _statement(rng: random.Random, words: Words, grammar: Grammar, scope: dict[str, str], calls: list[Func]) -> list[str]:
+def _statement(
+    rng: random.Random, words: Words, grammar: Grammar, scope: dict[str, str], calls: list[Func]
+) -> list[str]:
     """One statement, one to five lines; new locals enter the scope."""
     kind = rng.choice(("int", "str", "ints", "strs"))
     name = plural(words.noun()) if kind in ("ints", "strs") else words.variable()
@@ -211,11 +255,16 @@ def _statement(rng: random.Random, words: Words, grammar: Grammar, scope: dict[s
         case 3 if lists:
             source = rng.choice(lists)
             inner = rng.choice(("item", "value", "entry", "element"))
-            inside = Grammar(rng, words, {inner: "int" if scope[source] == "ints" else "str"}, grammar.constants)
+            inside = Grammar(
+                rng, words, {inner: "int" if scope[source] == "ints" else "str"}, grammar.constants
+            )
             total = rng.choice(("total", "result", "count", "amount"))
             lines = [f"    {total} = 0", f"    for {inner} in {source}:"]
             if rng.random() < 0.5:
-                lines += [f"        if {inside.make('bool', 1).code}:", f"            {total} += {inside.make('int', 1).code}"]
+                lines += [
+                    f"        if {inside.make('bool', 1).code}:",
+                    f"            {total} += {inside.make('int', 1).code}",
+                ]
             else:
                 lines.append(f"        {total} += {inside.make('int', 2).code}")
             scope[total] = "int"
@@ -229,7 +278,10 @@ def _statement(rng: random.Random, words: Words, grammar: Grammar, scope: dict[s
             return [f"    print({grammar.make('str', 1).code})"]
         case 6 if calls:
             other = rng.choice(calls)
-            args = ", ".join(grammar.leaf("int").code if hint == "int" else grammar.leaf("str").code for hint in other.hints)
+            args = ", ".join(
+                grammar.leaf("int").code if hint == "int" else grammar.leaf("str").code
+                for hint in other.hints
+            )
             scope[name] = kind
             return [f"    {name} = {other.name}({args})"]
         case 7:
@@ -286,7 +338,12 @@ def draw_class(rng: random.Random, words: Words, style: Style) -> ClassCode:
             params = {}
         grammar = Grammar(rng, words, {**fields, **params})
         result = grammar.make(rng.choice(("int", "str", "bool", "ints")), 2)
-        method = Func(words.function(style.naming), [p for p in params if p in result.code], [f"    return {result.code}"], "")
+        method = Func(
+            words.function(style.naming),
+            [p for p in params if p in result.code],
+            [f"    return {result.code}"],
+            "",
+        )
         if rng.random() < 0.3:
             target = rng.choice(list(scope))
             value = Grammar(rng, words, {**fields, **params}).make(scope[target], 1)
@@ -312,13 +369,30 @@ def draw_module(rng: random.Random, words: Words, style: Style, path: str, *, si
             module.functions.append(draw_function(rng, words, style, module))
         else:
             module.classes.append(draw_class(rng, words, style))
-    if any(item.dataclass for item in module.classes) and "from dataclasses import dataclass" not in module.imports:
+    if (
+        any(item.dataclass for item in module.classes)
+        and "from dataclasses import dataclass" not in module.imports
+    ):
         module.imports.append("from dataclasses import dataclass")
     if any(item.base == "Enum" for item in module.classes):
         module.imports.append("from enum import Enum")
-    if any("@functools.cache" in func.decorators for func in module.functions) and "import functools" not in module.imports:
+    if (
+        any("@functools.cache" in func.decorators for func in module.functions)
+        and "import functools" not in module.imports
+    ):
         module.imports.append("import functools")
     return module
 
 
-__all__ = ["ClassCode", "Const", "Module", "Style", "add_cases", "draw_class", "draw_const", "draw_function", "draw_module", "pascal"]
+__all__ = [
+    "ClassCode",
+    "Const",
+    "Module",
+    "Style",
+    "add_cases",
+    "draw_class",
+    "draw_const",
+    "draw_function",
+    "draw_module",
+    "pascal",
+]

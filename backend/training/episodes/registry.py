@@ -31,7 +31,7 @@ class Setting:
             return base
         return f"./{path}" if kind < 0.95 else f"{self.words.noun()}/{base}"
 
-    def choose(self, items: list) -> object | None:  # noqa: ANN401 - any list
+    def choose(self, items: list) -> object | None:
         """A random item, or None."""
         return self.rng.choice(items) if items else None
 
@@ -63,6 +63,7 @@ GOALS: dict[str, GoalEntry] = {}
 
 def goal(name: str, family: str, weight: float = 1.0, level: int = 0) -> Callable[[Maker], Maker]:
     """Register a maker. Level 0 goals come in the first stage, 1 and 2 later."""
+
     def register(make: Maker) -> Maker:
         GOALS[name] = GoalEntry(name, family, weight, make, level)
         return make

@@ -7,14 +7,7 @@ import zlib
 from functools import cache
 from pathlib import Path
 
-MODULES = (
-    "textwrap shlex string bisect heapq fnmatch glob calendar colorsys copy csv configparser contextlib difflib filecmp fractions "
-    "getopt getpass gettext graphlib hmac imghdr inspect keyword linecache mimetypes netrc numbers operator optparse pathlib pprint "
-    "queue quopri random reprlib sched secrets shelve shutil sndhdr statistics stringprep tabnanny tempfile timeit token tokenize "
-    "trace traceback types uuid warnings weakref zipapp argparse ast base64 cmd code codeop dataclasses datetime decimal enum functools "
-    "gzip html/parser http/cookies json/decoder json/encoder logging/handlers mailbox nturl2path poplib posixpath pstats pydoc rlcompleter "
-    "selectors smtplib socketserver subprocess tarfile telnetlib threading turtle unittest/case unittest/mock urllib/parse wave zipfile"
-).split()
+MODULES = ["textwrap", "shlex", "string", "bisect", "heapq", "fnmatch", "glob", "calendar", "colorsys", "copy", "csv", "configparser", "contextlib", "difflib", "filecmp", "fractions", "getopt", "getpass", "gettext", "graphlib", "hmac", "imghdr", "inspect", "keyword", "linecache", "mimetypes", "netrc", "numbers", "operator", "optparse", "pathlib", "pprint", "queue", "quopri", "random", "reprlib", "sched", "secrets", "shelve", "shutil", "sndhdr", "statistics", "stringprep", "tabnanny", "tempfile", "timeit", "token", "tokenize", "trace", "traceback", "types", "uuid", "warnings", "weakref", "zipapp", "argparse", "ast", "base64", "cmd", "code", "codeop", "dataclasses", "datetime", "decimal", "enum", "functools", "gzip", "html/parser", "http/cookies", "json/decoder", "json/encoder", "logging/handlers", "mailbox", "nturl2path", "poplib", "posixpath", "pstats", "pydoc", "rlcompleter", "selectors", "smtplib", "socketserver", "subprocess", "tarfile", "telnetlib", "threading", "turtle", "unittest/case", "unittest/mock", "urllib/parse", "wave", "zipfile"]
 MAX_LINES = 34
 
 
@@ -39,7 +32,9 @@ def _pieces(name: str) -> tuple[str, ...]:
 @cache
 def _names(held_out: bool) -> tuple[str, ...]:
     """Modules of one split that have usable pieces."""
-    return tuple(name for name in MODULES if (zlib.crc32(name.encode()) % 8 == 0) == held_out and _pieces(name))
+    return tuple(
+        name for name in MODULES if (zlib.crc32(name.encode()) % 8 == 0) == held_out and _pieces(name)
+    )
 
 
 def excerpt(rng: random.Random, held_out: bool = False) -> tuple[str, str]:

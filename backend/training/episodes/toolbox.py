@@ -13,11 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pydantic import ValidationError
-
 from k3agent.backend.training.episodes.workspace import Workspace
 from k3agent.backend.training.episodes.zygote import Zygote, parse_python
-from k3agent.errors import ToolError
 from k3agent.tools import grep as grep_module
 from k3agent.tools.base import ToolContext
 from k3agent.tools.edit import EditTool
@@ -26,8 +23,13 @@ from k3agent.tools.grep import GrepTool
 from k3agent.tools.read import ReadTool
 from k3agent.tools.support.freshness import Freshness
 from k3agent.tools.write import WriteTool
+from pydantic import ValidationError
+
+from k3agent.errors import ToolError
 
 REAL = {tool.name: tool for tool in (ReadTool(), WriteTool(), EditTool(), GrepTool(), GlobTool())}
+
+
 async def _inline(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
@@ -111,7 +113,9 @@ class Toolbox:
             parsed = tool.args.model_validate(args)
         except ValidationError as error:
             first = error.errors()[0]
-            raise ToolError(f"bad arguments for {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
+            raise ToolError(
+                f"bad arguments for {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}."
+            ) from error
         step = tool.run(parsed, self.context)  # type: ignore[arg-type]
         try:
             step.send(None)
@@ -140,8 +144,13 @@ class Toolbox:
             output = re.sub(r"\bin \d+\.\d+s\b", "in 0.02s", output)
         else:
             done = subprocess.run(
-                ["bash", "-c", command], cwd=self.workspace.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, timeout=20, check=False,
+                ["bash", "-c", command],
+                cwd=self.workspace.root,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                timeout=20,
+                check=False,
             )
             output, code = done.stdout.decode("utf-8", "replace"), done.returncode
         if machine.shown_root:

@@ -2,7 +2,15 @@
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.facts import extension
-from k3agent.backend.training.episodes.policy import base_name, esc, hits, open_file, quoted, search_file, several
+from k3agent.backend.training.episodes.policy import (
+    base_name,
+    esc,
+    hits,
+    open_file,
+    quoted,
+    search_file,
+    several,
+)
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 
@@ -31,7 +39,11 @@ KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 def names_in(text: str) -> list[str]:
     """The rows of a glob result."""
-    return [] if text == "No files match." else [row for row in text.split("\n") if not row.startswith("[first ")]
+    return (
+        []
+        if text == "No files match."
+        else [row for row in text.split("\n") if not row.startswith("[first ")]
+    )
 
 
 def bullet_list(items: list[str], limit: int = 40) -> str:
@@ -67,16 +79,26 @@ def list_dir(ctx: Setting) -> Plan | None:
     folder = ctx.choose(ctx.facts.folders)
     if not isinstance(folder, str):
         return None
-    items = sorted({path[len(folder) + 1 :].split("/")[0] for path in ctx.facts.files if path.startswith(folder + "/")})
+    items = sorted(
+        {path[len(folder) + 1 :].split("/")[0] for path in ctx.facts.files if path.startswith(folder + "/")}
+    )
     unique = sum(1 for other in ctx.facts.folders if base_name(other) == base_name(folder)) == 1
-    shown = ctx.rng.choice((folder, folder, f"{folder}/", f"./{folder}", base_name(folder) if unique else folder))
+    shown = ctx.rng.choice(
+        (folder, folder, f"{folder}/", f"./{folder}", base_name(folder) if unique else folder)
+    )
 
     def play(session: Session) -> tuple[str, str]:
         where = shown.removeprefix("./").rstrip("/")
         result = session.call("glob", f"List the folder {where}.", pattern=f"{where}/*")
         rows = names_in(result.text)
         if not rows:
-            found = names_in(session.call("glob", f"Nothing in {where}. Is there such a folder elsewhere?", pattern=f"**/{base_name(where)}").text)
+            found = names_in(
+                session.call(
+                    "glob",
+                    f"Nothing in {where}. Is there such a folder elsewhere?",
+                    pattern=f"**/{base_name(where)}",
+                ).text
+            )
             folders = [row.rstrip("/") for row in found if row.endswith("/")]
             if len(folders) != 1:
                 raise Report(f"There is no folder {where}.", f"There is no folder `{where}` in this project.")
@@ -138,7 +160,11 @@ def list_ext_in(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         where = shown.rstrip("/")
-        rows = names_in(session.call("glob", f"Find the {word} files in {where}.", pattern=f"{where}/{KINDS[kind][0]}").text)
+        rows = names_in(
+            session.call(
+                "glob", f"Find the {word} files in {where}.", pattern=f"{where}/{KINDS[kind][0]}"
+            ).text
+        )
         if not rows:
             return "None.", f"There are no {word} files in `{where}`."
         return f"{len(rows)} found. Name them all.", f"The {word} files in `{where}`:\n{bullet_list(rows)}"
@@ -158,12 +184,17 @@ def count_ext(ctx: Setting) -> Plan | None:
         return None
 
     def play(session: Session) -> tuple[str, str]:
-        rows = names_in(session.call("glob", f"Find all {word} files to count them.", pattern=KINDS[kind][0]).text)
+        rows = names_in(
+            session.call("glob", f"Find all {word} files to count them.", pattern=KINDS[kind][0]).text
+        )
         if not rows:
             return "None.", f"There are 0 {word} files: none at all."
         count = ", ".join(f"{number} {base_name(row)}" for number, row in enumerate(rows, 1))
         verb = "is 1" if len(rows) == 1 else f"are {len(rows)}"
-        return f"Count: {count}.", f"There {verb} {word} file{'' if len(rows) == 1 else 's'}:\n{bullet_list(rows)}"
+        return (
+            f"Count: {count}.",
+            f"There {verb} {word} file{'' if len(rows) == 1 else 's'}:\n{bullet_list(rows)}",
+        )
 
     return Plan("count_ext", "list", {"ext_word": word}, play, checks.answers(str(len(files))))
 
@@ -184,9 +215,15 @@ def find_file(ctx: Setting) -> Plan | None:
         rows = names_in(session.call("glob", f"Find the file {name}.", pattern=pattern).text)
         if not rows and "." in name:
             short = name.rsplit(".", 1)[0]
-            rows = names_in(session.call("glob", f"No {name}. Look for {short} with other endings.", pattern=f"**/*{short}*").text)
+            rows = names_in(
+                session.call(
+                    "glob", f"No {name}. Look for {short} with other endings.", pattern=f"**/*{short}*"
+                ).text
+            )
             if rows:
-                raise Report(f"Only {several(rows, 3)}.", f"There is no file `{name}`. Similar: {quoted(rows[:3])}.")
+                raise Report(
+                    f"Only {several(rows, 3)}.", f"There is no file `{name}`. Similar: {quoted(rows[:3])}."
+                )
         if not rows:
             raise Report(f"There is no {name}.", f"There is no file named `{name}` in this project.")
         if len(rows) == 1:
@@ -227,13 +264,22 @@ def find_text(ctx: Setting) -> Plan | None:
         if not found:
             raise Report("It is nowhere.", f'"{text}" occurs nowhere in this project.')
         if len(found) == 1:
-            return f"One place: {found[0].at}.", f"It is in `{found[0].path}`, line {found[0].line}: `{found[0].text.strip()}`"
-        return f"{len(found)} places.", f"It occurs in {len(found)} places:\n{list_hits([f'`{hit.at}`' for hit in found])}"
+            return (
+                f"One place: {found[0].at}.",
+                f"It is in `{found[0].path}`, line {found[0].line}: `{found[0].text.strip()}`",
+            )
+        return (
+            f"{len(found)} places.",
+            f"It occurs in {len(found)} places:\n{list_hits([f'`{hit.at}`' for hit in found])}",
+        )
 
     def check(outcome: Outcome) -> str | None:
         if wrong := checks.unchanged(outcome):
             return wrong
-        return next((wrong for item, number, _ in places[:10] if (wrong := checks.says_place(outcome, item, number))), None)
+        return next(
+            (wrong for item, number, _ in places[:10] if (wrong := checks.says_place(outcome, item, number))),
+            None,
+        )
 
     return Plan("find_text", "find", {"text": text}, play, check)
 
@@ -248,7 +294,13 @@ def count_lines(ctx: Setting) -> Plan | None:
     total = len(ctx.facts.files[path].splitlines())
 
     def play(session: Session) -> tuple[str, str]:
-        view = open_file(session, shown, f"Read one line of {shown}: the note below it tells the length.", limit=1, nothing="")
+        view = open_file(
+            session,
+            shown,
+            f"Read one line of {shown}: the note below it tells the length.",
+            limit=1,
+            nothing="",
+        )
         word = "line" if view.total == 1 else "lines"
         return f"{view.total} {word}.", f"`{view.path}` has {view.total} {word}."
 
@@ -266,9 +318,14 @@ def imports_of(ctx: Setting) -> Plan | None:
     names = [line.split()[1] for line in lines]
 
     def play(session: Session) -> tuple[str, str]:
-        found_path, found = search_file(session, shown, "^(import|from) ", f"Find the imports of {shown}.", "")
+        found_path, found = search_file(
+            session, shown, "^(import|from) ", f"Find the imports of {shown}.", ""
+        )
         if not found:
             return "No imports.", f"`{found_path}` imports nothing."
-        return f"{len(found)} imports.", f"`{found_path}` imports:\n{bullet_list([hit.text.strip() for hit in found])}"
+        return (
+            f"{len(found)} imports.",
+            f"`{found_path}` imports:\n{bullet_list([hit.text.strip() for hit in found])}",
+        )
 
     return Plan("imports_of", "find", {"path": shown}, play, checks.answers(*names), ("file", path))

@@ -7,7 +7,18 @@ from k3agent.backend.training.episodes.explain import explain_python
 from k3agent.backend.training.episodes.facts import Definition
 from k3agent.backend.training.episodes.families.look import list_hits
 from k3agent.backend.training.episodes.policy import (
-    Hit, View, block, definitions, esc, hits, near_names, one_definition, open_file, quoted, search_file, show,
+    Hit,
+    View,
+    block,
+    definitions,
+    esc,
+    hits,
+    near_names,
+    one_definition,
+    open_file,
+    quoted,
+    search_file,
+    show,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
@@ -17,14 +28,22 @@ NO_CHANGE = ""
 
 def unique_definition(ctx: Setting, *kinds: str, python: bool = False) -> Definition | None:
     """A definition whose name is defined once."""
-    pool = [item for item in ctx.facts.definitions if (not kinds or item.kind in kinds) and (not python or item.path.endswith(".py"))]
-    pool = [item for item in pool if not item.name.startswith("__") and len(ctx.facts.defined(item.name)) == 1]
+    pool = [
+        item
+        for item in ctx.facts.definitions
+        if (not kinds or item.kind in kinds) and (not python or item.path.endswith(".py"))
+    ]
+    pool = [
+        item for item in pool if not item.name.startswith("__") and len(ctx.facts.defined(item.name)) == 1
+    ]
     pool = [item for item in pool if not any(const.name == item.name for const in ctx.facts.constants)]
     mains = [item for item in pool if not item.name.startswith("test")]
     return ctx.rng.choice(mains or pool) if pool else None
 
 
-def read_definition(session: Session, name: str, task: str, what: str = "") -> tuple[str, Hit, View, list[tuple[int, str]]]:
+def read_definition(
+    session: Session, name: str, task: str, what: str = ""
+) -> tuple[str, Hit, View, list[tuple[int, str]]]:
     """Find a definition and read its lines."""
     name, hit = one_definition(session, name, f"{task} Find its definition.", nothing=NO_CHANGE, what=what)
     view = open_file(session, hit.path, f"{name} is at {hit.at}. Read from there.", offset=hit.line, limit=30)
@@ -45,11 +64,19 @@ def _kind_word(text: str) -> str:
 def play_where(session: Session, name: str, kind: str = "") -> tuple[str, str]:
     """Where a name is defined."""
     what = f"{kind} " if kind else ""
-    name, found = definitions(session, name, f"Find where {what}{name} is defined.", nothing=NO_CHANGE, what=what)
+    name, found = definitions(
+        session, name, f"Find where {what}{name} is defined.", nothing=NO_CHANGE, what=what
+    )
     if len(found) == 1:
         hit = found[0]
-        return f"It is at {hit.at}.", f"`{name}` is defined in `{hit.path}`, line {hit.line}: `{hit.text.strip()}`"
-    return f"{len(found)} definitions.", f"`{name}` is defined in {len(found)} places:\n{list_hits([f'`{hit.at}`' for hit in found])}"
+        return (
+            f"It is at {hit.at}.",
+            f"`{name}` is defined in `{hit.path}`, line {hit.line}: `{hit.text.strip()}`",
+        )
+    return (
+        f"{len(found)} definitions.",
+        f"`{name}` is defined in {len(found)} places:\n{list_hits([f'`{hit.at}`' for hit in found])}",
+    )
 
 
 @goal("where_defined", "where", 1.6)
@@ -73,9 +100,13 @@ def where_defined(ctx: Setting) -> Plan | None:
         name, subject = one.name, ("def", one.name)
 
     def check(outcome: Outcome) -> str | None:
-        return checks.unchanged(outcome) or next((w for p, n in places if (w := checks.says_place(outcome, p, n))), None)
+        return checks.unchanged(outcome) or next(
+            (w for p, n in places if (w := checks.says_place(outcome, p, n))), None
+        )
 
-    return Plan("where_defined", "where", {"name": name}, lambda session: play_where(session, name), check, subject)
+    return Plan(
+        "where_defined", "where", {"name": name}, lambda session: play_where(session, name), check, subject
+    )
 
 
 @goal("where_defined_kind", "where", 1.2)
@@ -84,9 +115,16 @@ def where_defined_kind(ctx: Setting) -> Plan | None:
     rng = ctx.rng
     if rng.random() < 0.25 and ctx.facts.constants:
         item = rng.choice(ctx.facts.constants)
-        if sum(1 for other in ctx.facts.constants if other.name == item.name) != 1 or ctx.facts.defined(item.name):
+        if sum(1 for other in ctx.facts.constants if other.name == item.name) != 1 or ctx.facts.defined(
+            item.name
+        ):
             return None
-        kind, name, path, line = rng.choice(("constant", "variable", "setting")), item.name, item.path, item.line
+        kind, name, path, line = (
+            rng.choice(("constant", "variable", "setting")),
+            item.name,
+            item.path,
+            item.line,
+        )
         subject = ("const", name)
     else:
         one = unique_definition(ctx)
@@ -97,7 +135,14 @@ def where_defined_kind(ctx: Setting) -> Plan | None:
     def check(outcome: Outcome) -> str | None:
         return checks.unchanged(outcome) or checks.says_place(outcome, path, line)
 
-    return Plan("where_defined_kind", "where", {"kind": kind, "name": name}, lambda s: play_where(s, name, kind), check, subject)
+    return Plan(
+        "where_defined_kind",
+        "where",
+        {"kind": kind, "name": name},
+        lambda s: play_where(s, name, kind),
+        check,
+        subject,
+    )
 
 
 def play_used(session: Session, name: str) -> tuple[str, str]:
@@ -108,7 +153,13 @@ def play_used(session: Session, name: str) -> tuple[str, str]:
         name = near_names(session, name, NO_CHANGE)
         found = hits(session.call("grep", f"It is written {name}.", pattern=rf"\b{esc(name)}\b"))
     safe = re.escape(name)
-    defined = [hit for hit in found if re.search(rf"\b(def|class|function|func|const|let|var) {safe}\b|^\s*{safe}\s*(:[^=]+)?=[^=]", hit.text)]
+    defined = [
+        hit
+        for hit in found
+        if re.search(
+            rf"\b(def|class|function|func|const|let|var) {safe}\b|^\s*{safe}\s*(:[^=]+)?=[^=]", hit.text
+        )
+    ]
     uses = [hit for hit in found if hit not in defined]
     start = f"`{name}` is defined in `{defined[0].path}`, line {defined[0].line}. " if defined else ""
     if not uses:
@@ -121,7 +172,9 @@ def play_used(session: Session, name: str) -> tuple[str, str]:
 @goal("where_used", "where", 1.5)
 def where_used(ctx: Setting) -> Plan | None:
     """Where is X used."""
-    names = [(item.name, ("def", item.name)) for item in ctx.facts.definitions if not item.name.startswith("__")]
+    names = [
+        (item.name, ("def", item.name)) for item in ctx.facts.definitions if not item.name.startswith("__")
+    ]
     names += [(item.name, ("const", item.name)) for item in ctx.facts.constants]
     if not names:
         return None
@@ -131,15 +184,21 @@ def where_used(ctx: Setting) -> Plan | None:
     uses = [
         (path, number)
         for path, number, text in lines
-        if not re.search(rf"\b(def|class|function|func|const|let|var) {safe}\b|^\s*{safe}\s*(:[^=]+)?=[^=]", text)
+        if not re.search(
+            rf"\b(def|class|function|func|const|let|var) {safe}\b|^\s*{safe}\s*(:[^=]+)?=[^=]", text
+        )
     ]
     if len(uses) > 12 or (not uses and ctx.rng.random() < 0.6):
         return None
 
     def check(outcome: Outcome) -> str | None:
-        return checks.unchanged(outcome) or next((w for p, n in uses if (w := checks.says_place(outcome, p, n))), None)
+        return checks.unchanged(outcome) or next(
+            (w for p, n in uses if (w := checks.says_place(outcome, p, n))), None
+        )
 
-    return Plan("where_used", "where", {"name": name}, lambda session: play_used(session, name), check, subject)
+    return Plan(
+        "where_used", "where", {"name": name}, lambda session: play_used(session, name), check, subject
+    )
 
 
 def play_show(session: Session, name: str) -> tuple[str, str]:
@@ -149,7 +208,10 @@ def play_show(session: Session, name: str) -> tuple[str, str]:
         return f"It is one line at {hit.at}.", f"`{hit.path}`, line {hit.line}:\n{show([hit.text])}"
     shown = lines[:40]
     tail = "" if len(shown) == len(lines) else "\nIt goes on after that."
-    return f"It ends at line {shown[-1][0]}. Copy it.", f"`{name}` in `{hit.path}`, line {hit.line}:\n{show(shown)}{tail}"
+    return (
+        f"It ends at line {shown[-1][0]}. Copy it.",
+        f"`{name}` in `{hit.path}`, line {hit.line}:\n{show(shown)}{tail}",
+    )
 
 
 def _code_lines(ctx: Setting, one: Definition) -> list[str]:
@@ -163,7 +225,14 @@ def show_def(ctx: Setting) -> Plan | None:
     if one is None or one.end - one.line > 35:
         return None
     lines = [line.strip() for line in _code_lines(ctx, one) if line.strip()]
-    return Plan("show_def", "explain", {"name": one.name}, lambda s: play_show(s, one.name), checks.answers(*lines), ("def", one.name))
+    return Plan(
+        "show_def",
+        "explain",
+        {"name": one.name},
+        lambda s: play_show(s, one.name),
+        checks.answers(*lines),
+        ("def", one.name),
+    )
 
 
 @goal("show_file", "explain", 1.0)
@@ -179,7 +248,11 @@ def show_file(ctx: Setting) -> Plan | None:
         view = open_file(session, shown, f"Read {shown} to show it.", nothing="")
         if not view.lines:
             return "It is empty.", f"`{view.path}` is empty."
-        tail = f"\nThese are the first {len(view.lines)} of {view.total} lines." if view.total > len(view.lines) else ""
+        tail = (
+            f"\nThese are the first {len(view.lines)} of {view.total} lines."
+            if view.total > len(view.lines)
+            else ""
+        )
         return f"{len(view.lines)} lines. Copy them.", f"`{view.path}`:\n{show(view.lines)}{tail}"
 
     return Plan("show_file", "explain", {"path": shown}, play, checks.answers(*lines), ("file", path))
@@ -237,7 +310,14 @@ def explain(ctx: Setting) -> Plan | None:
         have = [needle for needle in needles if checks.says(outcome, needle) is None]
         return None if len(have) * 2 >= len(needles) else f"the answer says too little of {said!r}"
 
-    return Plan("explain", "explain", {"name": one.name}, lambda s: play_explain(s, one.name), check, ("def", one.name))
+    return Plan(
+        "explain",
+        "explain",
+        {"name": one.name},
+        lambda s: play_explain(s, one.name),
+        check,
+        ("def", one.name),
+    )
 
 
 @goal("returns", "explain", 1.3)
@@ -257,10 +337,23 @@ def returns(ctx: Setting) -> Plan | None:
         if not results:
             return "No return in it.", f"`{name}` in `{hit.path}` has no return statement; it gives None."
         if len(results) == 1:
-            return f"It returns {results[0]}.", f"`{name}` returns `{results[0]}` (`{hit.path}`, line {hit.line})."
-        return f"{len(results)} returns.", f"`{name}` returns one of {quoted(results)} (`{hit.path}`, line {hit.line})."
+            return (
+                f"It returns {results[0]}.",
+                f"`{name}` returns `{results[0]}` (`{hit.path}`, line {hit.line}).",
+            )
+        return (
+            f"{len(results)} returns.",
+            f"`{name}` returns one of {quoted(results)} (`{hit.path}`, line {hit.line}).",
+        )
 
-    return Plan("returns", "explain", {"name": one.name}, play, checks.answers(*(found.returns or ["None"])), ("def", one.name))
+    return Plan(
+        "returns",
+        "explain",
+        {"name": one.name},
+        play,
+        checks.answers(*(found.returns or ["None"])),
+        ("def", one.name),
+    )
 
 
 @goal("params", "explain", 1.1)
@@ -274,12 +367,17 @@ def params(ctx: Setting) -> Plan | None:
         return None
 
     def play(session: Session) -> tuple[str, str]:
-        name, hit = one_definition(session, one.name, f"Find the parameters of {one.name}. Find its definition.", nothing="")
+        name, hit = one_definition(
+            session, one.name, f"Find the parameters of {one.name}. Find its definition.", nothing=""
+        )
         found = explain_python([hit.text, re.match(r"\s*", hit.text)[0] + "    pass"])  # type: ignore[index]
         names = found.params if found else []
         if not names:
             return "No parameters.", f"`{name}` takes no parameters (`{hit.path}`, line {hit.line})."
-        return f"It takes {', '.join(names)}.", f"`{name}` takes {quoted(names, 12)} (`{hit.path}`, line {hit.line})."
+        return (
+            f"It takes {', '.join(names)}.",
+            f"`{name}` takes {quoted(names, 12)} (`{hit.path}`, line {hit.line}).",
+        )
 
     needles = one.params if one.params else ("no",)
     return Plan("params", "explain", {"name": one.name}, play, checks.answers(*needles), ("def", one.name))
@@ -288,7 +386,11 @@ def params(ctx: Setting) -> Plan | None:
 @goal("value_of", "explain", 1.4)
 def value_of(ctx: Setting) -> Plan | None:
     """What is the value of a constant."""
-    pool = [item for item in ctx.facts.constants if sum(1 for other in ctx.facts.constants if other.name == item.name) == 1]
+    pool = [
+        item
+        for item in ctx.facts.constants
+        if sum(1 for other in ctx.facts.constants if other.name == item.name) == 1
+    ]
     pool = [item for item in pool if not ctx.facts.defined(item.name) and len(item.value) < 80]
     if not pool:
         return None
@@ -296,7 +398,11 @@ def value_of(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         name, hit = one_definition(session, item.name, f"Find the value of {item.name}.", nothing="")
-        value = hit.text.split("=", 1)[1].split("  #")[0].strip().rstrip(";") if "=" in hit.text else hit.text.strip()
+        value = (
+            hit.text.split("=", 1)[1].split("  #")[0].strip().rstrip(";")
+            if "=" in hit.text
+            else hit.text.strip()
+        )
         return f"It is {value}.", f"`{name}` is `{value}` (`{hit.path}`, line {hit.line})."
 
     check = checks.answers(item.value.strip("'\""))
@@ -314,11 +420,20 @@ def key_value(ctx: Setting) -> Plan | None:
     shown = ctx.path(item.path)
 
     def play(session: Session) -> tuple[str, str]:
-        path, found = search_file(session, shown, rf"\b{esc(item.name)}\b", f"Find {item.name} in {shown}.", "")
+        path, found = search_file(
+            session, shown, rf"\b{esc(item.name)}\b", f"Find {item.name} in {shown}.", ""
+        )
         found = [hit for hit in found if re.search(rf"[\"']?{re.escape(item.name)}[\"']?\s*[:=]", hit.text)]
         if not found:
             raise Report(f"{path} has no {item.name}.", f"There is no `{item.name}` in `{path}`.")
         value = re.split(r"[:=]", found[0].text.split(item.name, 1)[1], maxsplit=1)[1].strip().rstrip(",")
         return f"It is {value}.", f"`{item.name}` is `{value}` in `{path}`, line {found[0].line}."
 
-    return Plan("key_value", "explain", {"key": item.name, "path": shown}, play, checks.answers(item.value.strip('"')), ("key", item.name))
+    return Plan(
+        "key_value",
+        "explain",
+        {"key": item.name, "path": shown},
+        play,
+        checks.answers(item.value.strip('"')),
+        ("key", item.name),
+    )
