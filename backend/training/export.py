@@ -152,12 +152,13 @@ def tensors(parameters: Parameters, bias: Tensor, *, packed: bool = True) -> dic
     """All tensors of the file. `packed` false keeps matrices as the unrounded masters in fp32 or fp64."""
     config, found = parameters.config, {}
     for buffer, entry, piece in parameters.pieces():
-        value = buffer.piece(buffer.master, entry, piece).detach().cpu()
+        value = buffer.piece(buffer.master, entry, piece).detach()
         name = _released(piece.name)
         if entry.is_matrix and packed:
-            found[f"{name}_packed"], found[f"{name}_scale"] = quantize(value.contiguous())
+            for kind, part in zip(("packed", "scale"), quantize(value.contiguous()), strict=True):
+                found[f"{name}_{kind}"] = part.cpu()
             continue
-        value = value.reshape(piece.shape).contiguous().clone()
+        value = value.cpu().reshape(piece.shape).contiguous().clone()
         if piece.name.endswith(".A_log"):
             # The released files pad this one to the head width.
             padded = value.new_zeros(config.linear_attn_config.head_dim)
@@ -233,5 +234,5 @@ def compute_as_exported(parameters: Parameters) -> None:
         for buffer, entry, piece in parameters.pieces():
             value = buffer.piece(buffer.master, entry, piece)
             if entry.is_matrix:
-                value = dequantize(*quantize(value.cpu().contiguous())).to(value.device)
+                value = dequantize(*quantize(value.contiguous()))
             buffer.piece(buffer.compute, entry, piece).copy_(value)

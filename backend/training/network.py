@@ -245,6 +245,7 @@ class Network:
         self.bias = torch.zeros(
             len(self.moe_layers), config.num_experts or 0, dtype=master.dtype, device=master.device
         )
+        self.mixer: Callable[..., Tensor] = kda
         self.units = dict(UNITS)
         if compiled:
             self.units = {
@@ -258,7 +259,9 @@ class Network:
         q, k, v, z, b, gate = self.units["kda_in"](
             x, p(f"{at}.in"), p(f"{at}.f_b"), p(f"{at}.conv"), batch.position, linear.num_heads
         )
-        o = kda(q, k, v, z, b, p(f"{at}.A_log"), p(f"{at}.dt_bias"), linear.gate_lower_bound, batch.documents)
+        o = self.mixer(
+            q, k, v, z, b, p(f"{at}.A_log"), p(f"{at}.dt_bias"), linear.gate_lower_bound, batch.documents
+        )
         return self.units["kda_out"](o, gate, p(f"{at}.o_norm.weight"), p(f"{at}.out"), config.rms_norm_eps)
 
     def _mla(self, at: str, x: Tensor, batch: Batch) -> Tensor:

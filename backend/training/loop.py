@@ -1,0 +1,275 @@
+"""The training loop: a schedule by the clock, a log, saved states, and an export however it ends."""
+
+import argparse
+import json
+import logging
+import math
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from k3agent.backend.training import export, plots
+from k3agent.backend.training.balancing import imbalance
+from k3agent.backend.training.compiled import pack_cache, trim_autotuners
+from k3agent.backend.training.data import Feed, FeedError
+from k3agent.backend.training.network import Batch
+from k3agent.backend.training.optimizer import Settings, rate_factor
+from k3agent.backend.training.trainer import STATE_FILE, DeviceFeed, Trainer, to_device
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Clock:
+    """Progress in 0..1 through the whole schedule, from the time that this command has."""
+
+    end: float
+    progress_from: float
+    progress_to: float
+    first_step: float | None = None
+
+    def progress(self) -> float:
+        """Counted from the first step, so that compiling does not eat the warm-up."""
+        now = time.monotonic()
+        if self.first_step is None:
+            self.first_step = now
+        share = (now - self.first_step) / max(self.end - self.first_step, 1e-3)
+        return self.progress_from + (self.progress_to - self.progress_from) * min(share, 1.0)
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.end
+
+
+class Journal:
+    """log.jsonl and standard output."""
+
+    def __init__(self, file: Path, started: float) -> None:
+        self.file, self._started = file, started
+        self.records: list[dict[str, Any]] = []
+
+    def write(self, **record: Any) -> None:
+        record = {"seconds": round(time.monotonic() - self._started, 1), **record}
+        self.records.append(record)
+        line = json.dumps(record)
+        with self.file.open("a", encoding="utf-8") as out:
+            out.write(line + "\n")
+        print(line, flush=True)
+
+
+def prepare_torch(device: torch.device) -> None:
+    """Global settings of torch for training."""
+    # The router's products are of bf16 values, which TF32 holds exactly.
+    torch.set_float32_matmul_precision("high")
+    if device.type == "cuda":
+        torch._dynamo.config.recompile_limit = 64
+        torch._dynamo.config.automatic_dynamic_shapes = False
+        trim_autotuners()
+
+
+def make_trainer(options: argparse.Namespace) -> tuple[Trainer, dict[str, Any]]:
+    """The model that the options ask for, fresh, and its config.json."""
+    device = torch.device(options.device)
+    prepare_torch(device)
+    on_gpu = device.type == "cuda"
+    raw = export.tiny_config(64) if options.tiny else export.nano_config()
+    trainer = Trainer(
+        export.model_config(raw),
+        device,
+        dtype=torch.bfloat16 if on_gpu else torch.float32,
+        compiled=on_gpu,
+        seed=options.seed,
+        settings=Settings(muon_rate=options.muon_rate, adam_rate=options.adam_rate),
+    )
+    return trainer, raw
+
+
+class Run:
+    """One command's training. `train` below is its life."""
+
+    def __init__(self, options: argparse.Namespace, feeds: tuple[Feed, Feed], started: float) -> None:
+        self.options, self._held_out = options, feeds[1]
+        self.journal = Journal(options.out / "log.jsonl", started)
+        self.trainer, self._raw_config = make_trainer(options)
+        self.feed = DeviceFeed(feeds[0], self.trainer.device)
+        if options.resume:
+            self.trainer.load(options.resume)
+        elif options.init:
+            export.read_masters(options.init, self.trainer.parameters, self.trainer.network.bias)
+        progress_from = self.trainer.progress if options.progress_from is None else options.progress_from
+        end = started + options.minutes * 60 - options.reserve_s
+        self.clock = Clock(end, progress_from, options.progress_to)
+        self.rounded = progress_from >= options.quantize_from
+        self.trainer.refresh(rounded=self.rounded)
+        self.stopped: str | None = None
+        self._eval_batches: list[Batch] = []
+        now = time.monotonic()
+        self._last = dict.fromkeys(("log", "eval", "save"), now)
+        self._log_start = (now, self.trainer.num_tokens, 0.0)
+        self._stages: dict[str, int] = {}
+
+    def stop(self, signum: int, frame: FrameType | None) -> None:
+        """Signal handler: end after the present step, and export."""
+        self.stopped = signal.Signals(signum).name
+
+    def _due(self, what: str, every_s: float) -> bool:
+        now = time.monotonic()
+        if now - self._last[what] < every_s:
+            return False
+        self._last[what] = now
+        return True
+
+    def steps(self) -> None:
+        """Step until the clock or a signal says stop."""
+        options, trainer, clock = self.options, self.trainer, self.clock
+        is_first = True
+        while not clock.is_over and self.stopped is None:
+            host, batch = self.feed.next()
+            for stage, count in host.stages.items():
+                self._stages[stage] = self._stages.get(stage, 0) + count
+            trainer.progress = progress = clock.progress()
+            self.feed.feed.set_progress(progress)
+            if not self.rounded and progress >= options.quantize_from:
+                self.rounded = True
+                self.journal.write(
+                    event="rounding on", tokens=trainer.num_tokens, progress=round(progress, 4)
+                )
+            is_due = is_first or self._due("log", options.log_every_s)
+            factor = rate_factor(progress, options.warmup, options.fall_from)
+            trainer.step(batch, factor, rounded=self.rounded, timed=is_due)
+            # The device works on the step meanwhile.
+            self.feed.prefetch()
+            if is_due:
+                self.log_progress(factor)
+            if is_first:
+                is_first, clock.first_step = False, time.monotonic()
+            if self._due("save", options.save_every_s):
+                self.save()
+
+    def log_progress(self, factor: float) -> None:
+        """Read the measures (waits for the device), evaluate when due, and write a record."""
+        trainer, feed = self.trainer, self.feed.feed
+        measures = trainer.read_measures()
+        now, (then, tokens, waited) = time.monotonic(), self._log_start
+        seconds = max(now - then, 1e-6)
+        uneven = imbalance(measures.loads)
+        record: dict[str, Any] = {
+            "step": trainer.num_steps,
+            "tokens": trainer.num_tokens,
+            "progress": round(trainer.progress, 4),
+            "factor": round(factor, 4),
+            "rounded": self.rounded,
+            "loss": round(measures.loss, 5),
+            "assistant_loss": round(measures.assistant_loss, 5),
+            "assistant_accuracy": round(measures.assistant_accuracy, 5),
+            "assistant_error": round(1 - measures.assistant_accuracy, 6),
+            "imbalance_max": round(float(uneven.max()), 3),
+            "imbalance_mean": round(float(uneven.mean()), 3),
+            "tokens_per_s": round((trainer.num_tokens - tokens) / seconds),
+            "starved_share": round((feed.waited_s - waited) / seconds, 3),
+            "queue": feed.num_ready,
+            "worker_failures": feed.num_failures,
+            "stages": self._stages,
+            **trainer.split_ms(),
+        }
+        if trainer.device.type == "cuda":
+            record["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+        if self._due("eval", self.options.eval_every_s):
+            record.update(self.evaluate())
+        self.journal.write(**record)
+        self._stages = {}
+        if not math.isfinite(measures.loss):
+            self.stopped = "a loss that is not finite"
+        # After the evaluation, which is not to count as training time.
+        self._log_start = (time.monotonic(), trainer.num_tokens, feed.waited_s)
+
+    def evaluate(self) -> dict[str, float]:
+        """Measures on the held-out batches, which are collected the first time."""
+        while len(self._eval_batches) < self.options.eval_batches:
+            self._eval_batches.append(to_device(self._held_out.next(), self.trainer.device))
+        self._held_out.close()
+        found = {name: round(value, 6) for name, value in self.trainer.evaluate(self._eval_batches).items()}
+        found["eval_error"] = round(1 - found["eval_accuracy"], 6)
+        return found
+
+    def save(self) -> None:
+        """The full state to the local disk, the weights to the output folder."""
+        start = time.monotonic()
+        self.trainer.save(self.options.state)
+        self.export()
+        self.journal.write(
+            event="saved", tokens=self.trainer.num_tokens, took_s=round(time.monotonic() - start, 2)
+        )
+
+    def export(self) -> None:
+        """Write the weights folder beside the state, and its files, in parts where too long, to the output."""
+        folder, out = self.options.state / "weights", self.options.out
+        export.write_folder(folder, self._raw_config, self.trainer.parameters, self.trainer.network.bias)
+        for name in ("nano.tiktoken", "tokenizer_config.json"):
+            if (self.options.tokenizer / name).is_file() and not self.options.tiny:
+                shutil.copyfile(self.options.tokenizer / name, folder / name)
+        (folder / "SHA256SUMS").write_text(export.checksums(folder), encoding="utf-8")
+        for old in out.glob(f"{export.WEIGHTS_FILE}.part*"):
+            old.unlink()
+        export.split_file(folder / export.WEIGHTS_FILE, out)
+        for name in ("config.json", "SHA256SUMS"):
+            shutil.copyfile(folder / name, out / name)
+
+    def finish(self) -> None:
+        """Last measures, state, export, plot and a summary."""
+        self.log_progress(0.0)
+        self._last["eval"] = -math.inf
+        final = self.evaluate()
+        self.save()
+        plots.draw(self.journal.records, self.options.out / "curves.png")
+        records = [record for record in self.journal.records if record.get("tokens_per_s")]
+        rates = sorted(record["tokens_per_s"] for record in records[1:]) or [0]
+        report: Mapping[str, Any] = {
+            "tokens": self.trainer.num_tokens,
+            "steps": self.trainer.num_steps,
+            "progress": round(self.trainer.progress, 4),
+            "parameters": self.trainer.parameters.num_parameters,
+            "median_tokens_per_s": rates[len(rates) // 2],
+            "starved_share": max((record["starved_share"] for record in records[1:]), default=0.0),
+            "stopped_by": self.stopped or "the clock",
+            "join": f"cat {export.WEIGHTS_FILE}.part* > {export.WEIGHTS_FILE}",
+            "options": {name: str(value) for name, value in vars(self.options).items()},
+            "torch": torch.__version__,
+            **final,
+        }
+        (self.options.out / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        self.journal.write(event="finished", **{k: v for k, v in report.items() if k != "options"})
+
+
+def train(options: argparse.Namespace, feeds: tuple[Feed, Feed], started: float) -> int:
+    """Train, save and export; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    run = Run(options, feeds, started)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, run.stop)
+    run.journal.write(
+        event="started",
+        tokens=run.trainer.num_tokens,
+        progress=run.clock.progress_from,
+        torch=torch.__version__,
+    )
+    try:
+        run.steps()
+    except FeedError as error:
+        run.stopped = str(error)
+        log.exception("the feed has ended; exporting what there is")
+    if run.stopped == "a loss that is not finite":
+        # The last saved state is sound; this one would overwrite it.
+        run.journal.write(event="failed", reason=run.stopped, state=str(options.state / STATE_FILE))
+        return 1
+    run.finish()
+    if options.cache_to:
+        pack_cache(options.cache, options.cache_to)
+    return 0

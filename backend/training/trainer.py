@@ -1,0 +1,190 @@
+"""Parameters, network, optimizer and balancing as one object that takes steps, measures and remembers its
+state.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from k3agent.backend.config import ModelConfig
+from k3agent.backend.training.balancing import update_bias
+from k3agent.backend.training.data import Feed, HostBatch
+from k3agent.backend.training.network import Batch, Network
+from k3agent.backend.training.optimizer import Optimizer, Settings
+from k3agent.backend.training.parameters import Parameters
+from k3agent.backend.training.quantize import refresh
+from k3agent.backend.training.recurrence import Documents
+from torch import Tensor
+
+STATE_FILE = "state.pt"
+KEEP_BIAS = 0.8
+"""Share of the balancing bias that a step keeps: a batch's quantile is noisy, routing changes slowly."""
+
+
+def to_device(host: HostBatch, device: torch.device) -> Batch:
+    """Copy a batch on the current stream; from pinned memory, so that a GPU's copy waits for nobody."""
+    names = ("token_ids", "labels", "weights", "position", "offsets")
+    tensors = {name: torch.from_numpy(getattr(host, name)) for name in names}
+    if device.type == "cuda":
+        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+    moved = {name: tensors[name].to(device, non_blocking=True) for name in names[:4]}
+    documents = Documents.of(tensors["offsets"], device)
+    documents.prepare()
+    ids, labels = moved["token_ids"].long(), moved["labels"].long()
+    return Batch(ids, labels, moved["weights"], moved["position"][:, None], documents)
+
+
+class DeviceFeed:
+    """Batches on the device, copied one ahead on a stream of their own."""
+
+    def __init__(self, feed: Feed, device: torch.device) -> None:
+        self.feed, self.device = feed, device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._ahead: tuple[HostBatch, Batch] | None = None
+        # Memory of a batch is reused by the copying stream: keep it until its step is surely over.
+        self._kept: deque[Batch] = deque(maxlen=16)
+
+    def prefetch(self) -> None:
+        """Fetch the next batch unless it is here already. Waits for the workers, never for the device."""
+        if self._ahead is not None:
+            return
+        host = self.feed.next()
+        if self._stream is None:
+            self._ahead = (host, to_device(host, self.device))
+            return
+        with torch.cuda.stream(self._stream):
+            self._ahead = (host, to_device(host, self.device))
+
+    def next(self) -> tuple[HostBatch, Batch]:
+        self.prefetch()
+        assert self._ahead is not None
+        ahead, self._ahead = self._ahead, None
+        if self._stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self._stream)
+        self._kept.append(ahead[1])
+        return ahead
+
+
+@dataclass
+class Measures:
+    """Sums over steps since they were last read."""
+
+    steps: int
+    loss: float
+    assistant_loss: float
+    assistant_accuracy: float
+    loads: Tensor
+
+
+class Trainer:
+    """One model in training on one device."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        device: torch.device,
+        *,
+        dtype: torch.dtype,
+        compiled: bool,
+        seed: int,
+        settings: Settings | None = None,
+    ) -> None:
+        self.config, self.device = config, device
+        self.parameters = Parameters(config, dtype, device)
+        self.parameters.initialise(seed)
+        self.network = Network(config, self.parameters, compiled=compiled)
+        self.optimizer = Optimizer(self.parameters, settings, compiled=compiled)
+        self.num_steps = 0
+        self.num_tokens = 0
+        self.progress = 0.0
+        self._sums = torch.zeros(5, dtype=torch.float64, device=device)
+        self._loads = torch.zeros_like(self.network.bias)
+        self.marks: list[torch.cuda.Event] = []
+
+    def _mark(self, wanted: bool) -> None:
+        if wanted and self.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.marks.append(event)
+
+    def step(self, batch: Batch, factor: float, *, rounded: bool, timed: bool = False) -> None:
+        """One optimizer step. `rounded`: the compute copy for the next step is rounded to MXFP4."""
+        self.marks = []
+        self._mark(timed)
+        outcome = self.network.forward(batch)
+        self._mark(timed)
+        outcome.loss.backward()
+        self._mark(timed)
+        self.optimizer.step(factor, rounded=rounded)
+        with torch.no_grad():
+            update_bias(self.network.bias, outcome.margins, self.config.num_experts_per_token, KEEP_BIAS)
+            self._sums[0] += 1
+            self._sums[1] += outcome.loss.detach()
+            self._sums[2:] += outcome.stats
+            self._loads += outcome.loads
+        self._mark(timed)
+        self.num_steps += 1
+        self.num_tokens += batch.token_ids.shape[0]
+
+    def split_ms(self) -> dict[str, float]:
+        """Milliseconds of the parts of the last timed step. Waits for the device."""
+        if len(self.marks) != 4:
+            return {}
+        torch.cuda.synchronize(self.device)
+        names = ("forward_ms", "backward_ms", "optimizer_ms")
+        pairs = zip(names, self.marks[:-1], self.marks[1:], strict=True)
+        return {name: round(start.elapsed_time(end), 2) for name, start, end in pairs}
+
+    def read_measures(self) -> Measures:
+        """Means since the last reading. Waits for the device."""
+        count, loss, total, right, tokens = self._sums.tolist()
+        loads = self._loads.cpu().clone()
+        self._sums.zero_()
+        self._loads.zero_()
+        tokens = max(tokens, 1.0)
+        return Measures(int(count), loss / max(count, 1.0), total / tokens, right / tokens, loads)
+
+    def evaluate(self, batches: list[Batch]) -> dict[str, float]:
+        """Loss and accuracy over assistant tokens. Runs with gradients on: without, all units would compile
+        anew.
+        """
+        sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        for batch in batches:
+            sums += self.network.forward(batch).stats
+        total, right, tokens = sums.tolist()
+        return {"eval_loss": total / max(tokens, 1.0), "eval_accuracy": right / max(tokens, 1.0)}
+
+    def refresh(self, *, rounded: bool) -> None:
+        """Make the compute copies those of the masters."""
+        with torch.no_grad():
+            refresh(self.parameters.matrices.compute, self.parameters.matrices.master, rounded=rounded)
+            refresh(self.parameters.vectors.compute, self.parameters.vectors.master, rounded=False)
+
+    def save(self, folder: Path) -> None:
+        """Write the whole state; the old one stays until the new one is complete."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state: Mapping[str, Any] = {
+            "matrices": self.parameters.matrices.master,
+            "vectors": self.parameters.vectors.master,
+            "optimizer": self.optimizer.state(),
+            "bias": self.network.bias,
+            "num_steps": self.num_steps,
+            "num_tokens": self.num_tokens,
+            "progress": self.progress,
+        }
+        partial = folder / f"{STATE_FILE}.partial"
+        torch.save(state, partial)
+        partial.replace(folder / STATE_FILE)
+
+    def load(self, folder: Path) -> None:
+        """Go on from a saved state. Call `refresh` afterwards."""
+        state = torch.load(folder / STATE_FILE, map_location=self.device, weights_only=True)
+        self.parameters.matrices.master.copy_(state["matrices"])
+        self.parameters.vectors.master.copy_(state["vectors"])
+        self.optimizer.load_state(state["optimizer"])
+        self.network.bias.copy_(state["bias"])
+        self.num_steps, self.num_tokens = int(state["num_steps"]), int(state["num_tokens"])
+        self.progress = float(state["progress"])
