@@ -1,8 +1,8 @@
 """Turns hand-written request wordings into user messages: template grammar, slot quoting, noise.
 
 API: `phrase(goal, slots, rng, held_out=False, noise=True)`; `goal` is `catalog.goal("set_const")` or from a
-family's `GOALS`, `slots` gives each name of `goal.slots` its text, which comes out verbatim. In templates
-`(a|b)` picks one, `[a]` is optional, `{slot!}` stays bare, `\\n` breaks a line, a backslash escapes the next sign.
+family's `GOALS`, `slots` gives each name of `goal.slots` its text, which comes out verbatim. In templates `(a|b)`
+picks one, `[a]` is optional, `{slot!}` stays bare, `\\n` breaks a line, a backslash escapes the next sign.
 """
 
 import re
@@ -177,7 +177,7 @@ _CODE_ORDER = ("`", '"', "'")
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """How the writer of one message sets things off: one mark for names, one order for text and code."""
+    """How the writer of one message sets things off: one mark for names, one order of marks for text and for code."""
 
     mark: str
     text: tuple[str, ...]
@@ -220,7 +220,6 @@ def phrase(
     habit = Habit.draw(rng)
     texts: list[str] = []
     fixed: list[bool] = []
-    closable = True
     for index, piece in enumerate(pieces):
         if isinstance(piece, str):
             texts.append(piece)
@@ -228,17 +227,13 @@ def phrase(
             continue
         value = slots.get(piece.name)
         if value is None:
-            known = ", ".join(goal.slots)
-            raise WordingError(f"slot {piece.name} of goal {goal.name} has no value; give {known}")
+            raise WordingError(f"slot {piece.name} of goal {goal.name} has no value; give {sorted(goal.slots)}")
         if not piece.bare:
             after = pieces[index + 1] if index + 1 < len(pieces) else ""
             value = habit.quoted(value, goal.slots[piece.name], after if isinstance(after, str) else "")
         texts.append(value)
         fixed.append(True)
-        closable = not (piece.bare or (goal.slots[piece.name] == "code" and value == slots[piece.name]))
-    if isinstance(pieces[-1], str):
-        closable = True
-    return dress(texts, fixed, goal.light, closable, rng) if noise else "".join(texts)
+    return dress(texts, fixed, goal.light, rng) if noise else "".join(texts)
 
 
 def load_family(family: str) -> dict[str, Goal]:

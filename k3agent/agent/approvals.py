@@ -1,0 +1,58 @@
+"""Questions to a person, and their answers. Where nobody is there, the answer is known at once: nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+from k3agent.agent.emitter import Emitter
+from k3agent.errors import ToolError
+from k3agent.events import ApprovalAnswered, ApprovalAsked, Decision
+
+
+class Approvals:
+    """Open questions of a session, by call id."""
+
+    def __init__(self, emitter: Emitter, *, is_interactive: bool) -> None:
+        self._emitter = emitter
+        self._is_interactive = is_interactive
+        self._approvals: dict[str, asyncio.Future[Decision]] = {}
+        self._questions: dict[str, asyncio.Future[str]] = {}
+
+    async def ask(self, call_id: str, tool: str, summary: str, reason: str) -> Decision | None:
+        """What a person says; None where nobody can be asked."""
+        if not self._is_interactive:
+            return None
+        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._approvals[call_id] = future
+        self._emitter.emit(ApprovalAsked, call_id=call_id, tool=tool, summary=summary, reason=reason)
+        try:
+            decision = await future
+        finally:
+            del self._approvals[call_id]
+        self._emitter.emit(ApprovalAnswered, call_id=call_id, decision=decision, reason="the user's answer")
+        return decision
+
+    def answer(self, call_id: str, decision: Decision) -> None:
+        """Late or unknown answers are ignored: the call may have been interrupted meanwhile."""
+        future = self._approvals.get(call_id)
+        if future is not None and not future.done():
+            future.set_result(decision)
+
+    async def question(self, call_id: str, text: str, options: tuple[str, ...]) -> str:
+        """The user's own words. Raises ToolError where nobody can answer, or the user declines to."""
+        if not self._is_interactive:
+            raise ToolError("nobody can answer here. Decide for yourself and say what you assumed.")
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._questions[call_id] = future
+        self._emitter.emit(
+            ApprovalAsked, call_id=call_id, tool="ask", summary=text, reason="\n".join(options)
+        )
+        try:
+            return await future
+        finally:
+            del self._questions[call_id]
+
+    def reply(self, call_id: str, text: str) -> None:
+        future = self._questions.get(call_id)
+        if future is not None and not future.done():
+            future.set_result(text)

@@ -1,0 +1,113 @@
+"""What is settled before a session starts: tools, system prompt, effort, and what a damaged record gets
+instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from k3agent.agent.context import Context, system_prompt
+from k3agent.agent.instructions import check_overhead, find_instructions
+from k3agent.agent.options import SessionOptions
+from k3agent.errors import ConfigError
+from k3agent.providers.base import ModelInfo, Profile
+from k3agent.store.records import StoredSession
+from k3agent.types import Effort, SessionId, ToolSpec
+
+if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
+    from k3agent.tools.base import Tool
+
+MAX_TITLE = 80
+
+
+async def nobody(question: Any) -> str:
+    raise ConfigError("a question outside of a call")
+
+
+async def prepare(options: SessionOptions) -> None:
+    """Connect, and meanwhile load the tools: both take time, and neither needs the other."""
+    if not options.cwd.is_dir():
+        raise ConfigError(f"the workspace {options.cwd} is not a folder; pass --cwd")
+    await asyncio.gather(options.client.connect(), asyncio.to_thread(load_tools))
+
+
+def load_tools() -> dict[str, Tool[Any]]:
+    from k3agent.tools import BUILTIN  # lazy: pydantic and all tools, 0.15 s
+
+    return dict(BUILTIN)
+
+
+def _specs(profile: Profile) -> tuple[ToolSpec, ...]:
+    from k3agent.tools import COMPACT  # lazy: as above
+    from k3agent.tools.specs import spec
+
+    tools = load_tools()
+    if profile is Profile.COMPACT:
+        return tuple(spec(tools[name], True) for name in COMPACT)
+    return tuple(spec(tool, False) for tool in tools.values())
+
+
+def choose_sandbox(options: SessionOptions) -> Any:
+    from k3agent.tools.sandbox.none import NoSandbox
+
+    return NoSandbox()
+
+
+def choose_effort(wanted: Effort | None, info: ModelInfo) -> Effort:
+    """Raises ConfigError for a level that the model does not have."""
+    if info.profile is Profile.COMPACT:
+        return Effort.LOW
+    if wanted is None:
+        return info.default_effort
+    if wanted not in info.efforts:
+        known = ", ".join(effort.value for effort in info.efforts)
+        raise ConfigError(f"effort {wanted.value!r} is not known to {info.model}; choose one of {known}")
+    return wanted
+
+
+def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession:
+    """System prompt and tools of a new session. Raises ConfigError when they leave no room to work."""
+    info = options.client.info
+    cwd = options.cwd.resolve()
+    files = [] if info.profile is Profile.COMPACT else find_instructions(cwd, options.environ)
+    system = system_prompt(info.profile, files, options.append_system_prompt)
+    specs = _specs(info.profile)
+    effort = choose_effort(options.effort, info)
+    probe = Context(
+        session_id=session_id, info=info, system=system, tools=specs, effort=effort, response_schema=None
+    )
+    check_overhead(probe.fixed_tokens, info.context_window, files)
+    return StoredSession(
+        id=session_id,
+        cwd=str(cwd),
+        provider=info.provider,
+        model=info.model,
+        profile=info.profile.value,
+        effort=effort.value,
+        system=system,
+        tools=specs,
+    )
+
+
+def mended(stored: StoredSession, options: SessionOptions) -> StoredSession:
+    """`stored` with what could not be read replaced by what a new session would get, and said so."""
+    info = options.client.info
+    warnings = list(stored.warnings)
+    if not stored.system or not stored.tools:
+        fresh = frozen_part(options, stored.id)
+        stored = dataclasses.replace(
+            stored, system=stored.system or fresh.system, tools=stored.tools or fresh.tools
+        )
+    if stored.model and stored.model != info.model:
+        warnings.append(
+            f"this session was held with {stored.model}, and goes on with {info.model}:"
+            " quality may drop; a new session is the better choice"
+        )
+    return dataclasses.replace(stored, warnings=tuple(warnings))
+
+
+def title_of(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= MAX_TITLE else line[: MAX_TITLE - 1] + "…"

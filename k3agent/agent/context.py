@@ -1,0 +1,163 @@
+"""The transcript as a `Request`. Law: request N+1 starts with the bytes of request N.
+
+System prompt and tools are fixed when the session starts. Facts that change (date, branch, mode) are
+messages of the harness, added when they differ from what was said last.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from k3agent import codec
+from k3agent.agent.instructions import Instruction, git_root, render_instructions
+from k3agent.errors import ProviderError, ProviderErrorKind
+from k3agent.prompts.loader import load
+from k3agent.providers.base import ModelInfo, Profile
+from k3agent.types import (
+    Effort,
+    ImagePart,
+    JsonObject,
+    Message,
+    Origin,
+    ReasoningPart,
+    Request,
+    Role,
+    SessionId,
+    TextPart,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
+
+FACTS_HEAD = "Facts about this session (from k3agent, not from the user):"
+# Text that a tokenizer has not seen yet: a cautious guess.
+CHARS_PER_TOKEN = {Profile.FULL: 3.0, Profile.COMPACT: 2.2}
+MIN_OUTPUT_TOKENS = 256
+MARGIN_TOKENS = 64
+IMAGE_TOKENS = 1500
+
+MODE_FACTS = {
+    "plan": "plan: look and propose; nothing may be changed",
+    "default": "default: changes and commands need the user's approval",
+    "accept-edits": "accept-edits: files in the workspace may be changed; commands need approval",
+    "auto": "auto: work freely inside the workspace; destructive or outside actions are denied",
+}
+
+
+def system_prompt(profile: Profile, instructions: list[Instruction], appended: str) -> str:
+    """The text that opens every request of a session. Compact: a constant, so that one prefix serves all."""
+    if profile is Profile.COMPACT:
+        return load("system/compact").strip()
+    parts = [load("system/main").strip(), render_instructions(instructions), appended.strip()]
+    return "\n\n".join(part for part in parts if part)
+
+
+def facts(cwd: Path, mode: str, today: date) -> str:
+    lines = [FACTS_HEAD, f"- workspace: {cwd}", f"- system: {platform.system()} {platform.machine()}"]
+    lines.append(f"- date: {today.isoformat()}")
+    lines.append(f"- git: {_git_fact(cwd)}")
+    lines.append(f"- permission mode: {MODE_FACTS.get(mode, mode)}")
+    return "\n".join(lines)
+
+
+def _git_fact(cwd: Path) -> str:
+    """Read from the files of the repository: starting git would cost more than the rest of a turn's start."""
+    root = git_root(cwd)
+    if root is None:
+        return "not a repository"
+    folder = root / ".git"
+    try:
+        if folder.is_file():
+            folder = root / folder.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+        head = (folder / "HEAD").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return "a repository whose HEAD cannot be read"
+    branch = head.removeprefix("ref: refs/heads/")
+    return f"branch {branch}" if branch != head else f"detached at {head[:12]}"
+
+
+def last_facts(messages: Sequence[Message]) -> str:
+    for message in reversed(messages):
+        if message.origin is Origin.HARNESS and message.text.startswith(FACTS_HEAD):
+            return message.text
+    return ""
+
+
+class Context:
+    """Builds the requests of one session and keeps count of their size."""
+
+    def __init__(
+        self,
+        *,
+        session_id: SessionId,
+        info: ModelInfo,
+        system: str,
+        tools: tuple[ToolSpec, ...],
+        effort: Effort,
+        response_schema: JsonObject | None,
+    ) -> None:
+        self.system = system
+        self.tools = tools
+        self.effort = effort
+        self._session_id = session_id
+        self._info = info
+        self._schema = response_schema
+        self._chars_per_token = CHARS_PER_TOKEN[info.profile]
+        self.fixed_tokens = self._tokens(
+            len(system) + sum(len(codec.dump(codec.spec_to_dict(spec))) for spec in tools)
+        )
+
+    def _tokens(self, num_chars: int) -> int:
+        return int(num_chars / self._chars_per_token) + 1
+
+    def num_tokens(self, messages: Sequence[Message]) -> int:
+        """About how long a request with these messages is: the last count of the endpoint plus a guess for
+        the rest.
+        """
+        total = 0
+        for message in reversed(messages):
+            if message.role is Role.ASSISTANT and message.usage is not None and message.usage.input_tokens:
+                return total + message.usage.input_tokens + message.usage.output_tokens
+            total += self._message_tokens(message)
+        return total + self.fixed_tokens
+
+    def _message_tokens(self, message: Message) -> int:
+        chars, images = 16, 0
+        for part in message.parts:
+            match part:
+                case ToolCall():
+                    chars += len(part.name) + len(part.arguments) + 16
+                case ToolResult():
+                    chars += len(part.text) + 16
+                    images += sum(not isinstance(piece, TextPart) for piece in part.content)
+                case ImagePart():
+                    images += 1
+                case TextPart() | ReasoningPart():
+                    chars += len(part.text)
+        return self._tokens(chars) + images * IMAGE_TOKENS
+
+    def request(self, messages: Sequence[Message], *, max_output_tokens: int | None = None) -> Request:
+        """The next request. Raises ProviderError(OVERFLOW) when no room is left for an answer."""
+        room = self._info.context_window - self.num_tokens(messages) - MARGIN_TOKENS
+        limit = min(self._info.max_output_tokens, room)
+        if max_output_tokens is not None:
+            limit = min(limit, max_output_tokens)
+        if room < MIN_OUTPUT_TOKENS:
+            raise ProviderError(
+                f"the conversation fills the model's window of {self._info.context_window} tokens;"
+                " start a new session",
+                kind=ProviderErrorKind.OVERFLOW,
+            )
+        return Request(
+            model=self._info.model,
+            system=self.system,
+            tools=self.tools,
+            messages=tuple(messages),
+            effort=self.effort,
+            cache_key=self._session_id,
+            max_output_tokens=max(limit, 1),
+            response_schema=self._schema,
+        )

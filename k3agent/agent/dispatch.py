@@ -1,0 +1,415 @@
+"""Runs the calls of one answer: parse, permit, intent, effect, result. Each call gets exactly one result,
+in call order.
+
+Calls that only read run side by side; the others wait for each other. The intent of a call that may change
+something is committed before its effect; results are committed with the next intent or with the tool
+message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from k3agent.agent.approvals import Approvals
+from k3agent.agent.arguments import ArgumentsInvalid, parse_object, validate
+from k3agent.agent.emitter import Emitter
+from k3agent.agent.masking import Masker
+from k3agent.agent.options import Receipt
+from k3agent.agent.permissions import Action, Permissions
+from k3agent.agent.policies import NOTICE_AT, REFUSE_AT, RepetitionPolicy, digest
+from k3agent.agent.transcript import Transcript
+from k3agent.errors import ToolError
+from k3agent.events import CallEnded, CallProgressed, CallProposed, CallStarted, Decision, Noticed
+from k3agent.providers.base import Profile
+from k3agent.store.blobs import BlobStore
+from k3agent.store.records import CallRow, CallState, DecisionRow, JournalBatch
+from k3agent.store.sessions import SessionStore
+from k3agent.types import ImagePart, JsonObject, Message, SessionId, TextPart, ToolCall, ToolResult
+
+if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
+    from k3agent.tools.base import Access, Args, Question, Tool, ToolContext
+
+log = logging.getLogger(__name__)
+
+NOT_RUN = "Not run: "
+MAX_HASHED_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class _Prepared:
+    """A call with checked arguments."""
+
+    call: ToolCall
+    tool: Tool[Any]
+    args: Args
+    note: str
+    access: Access
+    hashes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """What a call came to, before it is masked and cut."""
+
+    state: CallState
+    text: str
+    images: tuple[ImagePart, ...] = ()
+    files: tuple[str, ...] = ()
+    duration_s: float = 0.0
+
+    @property
+    def is_error(self) -> bool:
+        return self.state is not CallState.DONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workbench:
+    """What the dispatcher works with; fixed for a session."""
+
+    tools: Mapping[str, Tool[Any]]
+    ctx: ToolContext
+    permissions: Permissions
+    approvals: Approvals
+    store: SessionStore
+    session_id: SessionId
+    transcript: Transcript
+    emitter: Emitter
+    receipt: Receipt
+    masker: Masker
+    blobs: BlobStore
+    profile: Profile
+    max_result_chars: int
+    todo_changed: Callable[[list[JsonObject]], None]
+
+
+class Dispatcher:
+    """Runs calls for one turn. `interrupt_reason` says why, when the turn is cancelled."""
+
+    def __init__(self, bench: Workbench, turn: int, repetition: RepetitionPolicy) -> None:
+        self._bench = bench
+        self._turn = turn
+        self._repetition = repetition
+        self._batch = JournalBatch()
+        self._rows: dict[str, CallRow] = {}
+        self._known_files: dict[str, str] = dict(bench.ctx.freshness.seen)
+        self.interrupt_reason = "the turn was interrupted"
+
+    async def run(self, message: Message, settled: Mapping[str, CallRow] | None = None) -> None:
+        """Run the calls of `message` and store the tool message. `settled`: ends that are known already
+        (resume).
+
+        When cancelled, the open calls get results that say so, and the tool message is stored all the same.
+        """
+        self._rows = {}
+        for row in (settled or {}).values():
+            self._keep(row)
+            self._batch.ends.append(row)
+        try:
+            for group in self._groups([call for call in message.calls if call.id not in self._rows]):
+                if len(group) == 1:
+                    await self._one(message, group[0])
+                else:
+                    await _side_by_side([self._one(message, call) for call in group])
+        except asyncio.CancelledError:
+            self._close(message, f"{NOT_RUN}{self.interrupt_reason}.", CallState.INTERRUPTED)
+            raise
+        self._finish(message)
+
+    def refuse(self, message: Message, reason: str, settled: Mapping[str, CallRow] | None = None) -> None:
+        """Give every open call of `message` a result that says why it was not run."""
+        self._rows = {}
+        for row in (settled or {}).values():
+            self._keep(row)
+            self._batch.ends.append(row)
+        self._close(message, reason, CallState.INTERRUPTED)
+
+    def _close(self, message: Message, reason: str, state: CallState) -> None:
+        for call in message.calls:
+            if call.id not in self._rows:
+                self._end(message, call, _Ending(state=state, text=reason))
+        self._finish(message)
+
+    def _finish(self, message: Message) -> None:
+        """The tool message: one result for each call, in call order, stored together with the last ends."""
+        rows = [self._rows[call.id] for call in message.calls]
+        batch, self._batch = self._batch, JournalBatch()
+        results = [row.result for row in rows if row.result is not None]
+        assert len(results) == len(message.calls)
+        self._bench.transcript.add(self._bench.transcript.tool_message(results), batch=batch)
+        for row in rows:
+            self._repetition.add(row)
+
+    def _groups(self, calls: Sequence[ToolCall]) -> list[list[ToolCall]]:
+        """Neighbours that only read form a group; every other call is one by itself."""
+        groups: list[list[ToolCall]] = []
+        was_reading = False
+        for call in calls:
+            tool = self._bench.tools.get(call.name)
+            reads = tool is not None and tool.is_read_only
+            if reads and was_reading:
+                groups[-1].append(call)
+            else:
+                groups.append([call])
+            was_reading = reads
+        return groups
+
+    # --- one call -----------------------------------------------------------------------------------------
+
+    async def _one(self, message: Message, call: ToolCall) -> None:
+        started = time.monotonic()
+        try:
+            ending = await self._attempt(message, call)
+        except asyncio.CancelledError:
+            text = f"Interrupted before it finished: {self.interrupt_reason}. It may have had effects."
+            seconds = time.monotonic() - started
+            self._end(message, call, _Ending(state=CallState.INTERRUPTED, text=text, duration_s=seconds))
+            raise
+        self._end(message, call, ending)
+
+    async def _attempt(self, message: Message, call: ToolCall) -> _Ending:
+        try:
+            prepared = self._prepare(call)
+        except ArgumentsInvalid as error:
+            self._propose(call, call.name or "(no name)")
+            return _Ending(state=CallState.INVALID, text=str(error))
+        except ToolError as error:
+            self._propose(call, call.name)
+            return _Ending(state=CallState.FAILED, text=str(error))
+        summary = self._bench.masker.mask(prepared.tool.describe(prepared.args))
+        self._propose(call, summary)
+        refusal = self._repetition.refusal_before(call.name, call.arguments)
+        if refusal is not None:
+            return _Ending(state=CallState.REFUSED, text=refusal)
+        denial = await self._permit(prepared, summary)
+        if denial is not None:
+            return _Ending(state=CallState.DENIED, text=denial)
+        prepared.hashes = file_hashes(prepared.access.writes)
+        start = CallRow(
+            turn=self._turn,
+            message_id=message.id,
+            call_id=call.id,
+            tool=call.name,
+            arguments=call.arguments,
+            state=CallState.STARTED,
+            access=_access_dict(prepared.access),
+            hashes=prepared.hashes,
+        )
+        self._batch.starts.append(start)
+        if not prepared.tool.is_read_only:
+            batch, self._batch = self._batch, JournalBatch()
+            self._bench.store.record(self._bench.session_id, batch)
+        self._bench.emitter.emit(CallStarted, call_id=call.id, tool=call.name)
+        return await self._effect(prepared)
+
+    def _propose(self, call: ToolCall, summary: str) -> None:
+        self._bench.emitter.emit(
+            CallProposed, call_id=call.id, tool=call.name, arguments=call.arguments, summary=summary
+        )
+
+    def _prepare(self, call: ToolCall) -> _Prepared:
+        tools = self._bench.tools
+        tool = tools.get(call.name)
+        if tool is None:
+            name = call.name or "(no name)"
+            raise ArgumentsInvalid(f"unknown tool {name}. Tools: {', '.join(tools)}.")
+        try:
+            value, note = parse_object(call.arguments)
+            args = validate(tool.args, value)
+        except ArgumentsInvalid as error:
+            text = str(error)
+            if not text.split(":", 1)[0].replace(".", "").isidentifier():
+                text = f"arguments: {text}"
+            raise ArgumentsInvalid(f"bad arguments for {call.name}: {text}.") from error
+        access = tool.access(args, self._bench.ctx)
+        return _Prepared(call=call, tool=tool, args=args, note=note, access=access)
+
+    async def _permit(self, prepared: _Prepared, summary: str) -> str | None:
+        """None when the call may run, else the text for the model. Every decision is recorded with its
+        reason.
+        """
+        bench, call = self._bench, prepared.call
+        verdict = bench.permissions.judge(call.name, prepared.access)
+        action, reason, by = verdict.action, verdict.reason, verdict.by
+        if action is Action.ASK:
+            answer = await bench.approvals.ask(call.id, call.name, summary, reason)
+            if answer is not None:
+                action = Action.ALLOW if answer is Decision.ALLOW else Action.DENY
+                by = "user"
+                reason = f"the user said {answer.value} ({reason})"
+            else:
+                action = Action.DENY
+                reason = f"{reason}, and nobody can be asked here"
+        self._batch.decisions.append(
+            DecisionRow(
+                call_id=call.id, tool=call.name, subject=summary, action=action.value, reason=reason, by=by
+            )
+        )
+        if action is Action.ALLOW:
+            return None
+        bench.receipt.denials.append(
+            {"call_id": call.id, "tool": call.name, "summary": summary, "reason": reason}
+        )
+        return f"permission denied: {reason}. Do without it, or say what is needed."
+
+    async def _effect(self, prepared: _Prepared) -> _Ending:
+        """Run the tool. Its expected failures become text for the model here and nowhere else."""
+        call, bench = prepared.call, self._bench
+
+        def progress(text: str) -> None:
+            bench.emitter.emit(CallProgressed, call_id=call.id, text=bench.masker.mask(text))
+
+        async def ask(question: Question) -> str:
+            return await bench.approvals.question(call.id, question.text, question.options)
+
+        ctx = dataclasses.replace(bench.ctx, emit=progress, ask=ask)
+        started = time.monotonic()
+        try:
+            output = await prepared.tool.run(prepared.args, ctx)
+        except ToolError as error:
+            return _Ending(state=CallState.FAILED, text=str(error), duration_s=time.monotonic() - started)
+        except Exception as error:
+            log.exception("tool %s crashed", call.name)
+            text = f"{call.name} crashed ({type(error).__name__}: {error}). Try another way."
+            return _Ending(state=CallState.FAILED, text=text, duration_s=time.monotonic() - started)
+        if call.name == "todo":
+            bench.todo_changed(ctx.todo)
+        text = output.text or "(no output)"
+        if prepared.note:
+            text += f"\n[the arguments were not valid JSON and were repaired: {prepared.note}]"
+        return _Ending(
+            state=CallState.DONE,
+            text=text,
+            images=output.images,
+            files=output.files,
+            duration_s=time.monotonic() - started,
+        )
+
+    # --- the end of a call --------------------------------------------------------------------------------
+
+    def _end(self, message: Message, call: ToolCall, ending: _Ending) -> None:
+        """Mask, cut, judge for repetition, remember, tell."""
+        bench = self._bench
+        text = bench.masker.mask(ending.text)
+        result_digest = digest(text)
+        state = ending.state
+        if state in (CallState.DONE, CallState.FAILED):
+            text, state = self._against_circles(call, text, result_digest, state)
+        result = ToolResult(
+            call_id=call.id,
+            content=(TextPart(text=self._cut(text)), *ending.images),
+            is_error=state is not CallState.DONE,
+        )
+        row = CallRow(
+            turn=self._turn,
+            message_id=message.id,
+            call_id=call.id,
+            tool=call.name,
+            arguments=call.arguments,
+            state=state,
+            result=result,
+            digest=result_digest,
+            files=ending.files,
+            seen=self._news_of_files(),
+        )
+        self._keep(row)
+        self._batch.ends.append(row)
+        bench.receipt.calls += 1
+        bench.receipt.invalid += state is CallState.INVALID
+        bench.receipt.failed += state is CallState.FAILED
+        bench.receipt.add_files(ending.files)
+        bench.emitter.emit(
+            CallEnded,
+            call_id=call.id,
+            tool=call.name,
+            result=result,
+            duration_s=ending.duration_s,
+            files=ending.files,
+            is_invalid=state is CallState.INVALID,
+            is_denied=state is CallState.DENIED,
+        )
+
+    def _keep(self, row: CallRow) -> None:
+        self._rows[row.call_id] = row
+
+    def _against_circles(
+        self, call: ToolCall, text: str, result_digest: str, state: CallState
+    ) -> tuple[str, CallState]:
+        streak = self._repetition.streak(call.name, call.arguments, result_digest)
+        if streak < NOTICE_AT:
+            return text, state
+        self._bench.emitter.emit(
+            Noticed,
+            level="warning",
+            text=f"The same {call.name} call gave the same result {streak} times in a row.",
+            data={"call_id": call.id, "streak": streak},
+        )
+        if streak >= REFUSE_AT:
+            return (
+                f"refused: this same call gave the same result {streak} times."
+                " Its result is above. Do something else, or report what you have.",
+                CallState.REFUSED,
+            )
+        if self._bench.profile is Profile.FULL:
+            text += f"\n[k3agent: the same call gave the same result {streak} times in a row]"
+        return text, state
+
+    def _cut(self, text: str) -> str:
+        """A result that is too long keeps its head and tail; the whole goes into a file that can be read."""
+        limit = self._bench.max_result_chars
+        if len(text) <= limit:
+            return text
+        path = self._bench.blobs.put(text.encode("utf-8", "replace"))
+        head, tail = limit * 2 // 3, limit // 3
+        note = f"\n[... {len(text) - head - tail} characters cut; full output: {path}]\n"
+        return text[:head] + note + text[-tail:]
+
+    def _news_of_files(self) -> dict[str, str]:
+        """What the tools have learned of files since the last look: kept with the call, for a resume."""
+        seen: dict[str, str] = self._bench.ctx.freshness.seen
+        news = {path: value for path, value in seen.items() if self._known_files.get(path) != value}
+        self._known_files.update(news)
+        return news
+
+
+async def _side_by_side(calls: list[Any]) -> None:
+    """All to their end, also when one fails or the turn is cancelled; then the first failure is raised."""
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def _access_dict(access: Access) -> JsonObject:
+    return {
+        "reads": [str(path) for path in access.reads],
+        "writes": [str(path) for path in access.writes],
+        "runs": access.runs,
+        "connects": list(access.connects),
+    }
+
+
+def file_hashes(paths: Sequence[Path]) -> dict[str, str]:
+    """SHA-256 of each file; '' for what is not there, `folder` for folders, `unread` for what cannot be
+    read.
+    """
+    found: dict[str, str] = {}
+    for path in paths:
+        try:
+            if path.is_dir():
+                found[str(path)] = "folder"
+            elif path.stat().st_size > MAX_HASHED_BYTES:
+                found[str(path)] = "unread"
+            else:
+                found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        except FileNotFoundError:
+            found[str(path)] = ""
+        except OSError:
+            found[str(path)] = "unread"
+    return found

@@ -1,0 +1,82 @@
+"""The AGENTS.md files that hold for a folder, outermost first, so that the nearest has the last word.
+
+Read once, at session start: they are part of the system prompt, which never changes in a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3agent.errors import ConfigError
+
+NAME = "AGENTS.md"
+MAX_FILE_BYTES = 64 * 1024
+MAX_OVERHEAD = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """One file: its path as shown to people and the model, and its text (cut where it is too long)."""
+
+    path: Path
+    text: str
+    size_bytes: int
+
+
+def git_root(cwd: Path) -> Path | None:
+    """The nearest folder at or above `cwd` with a `.git` (a file in worktrees)."""
+    return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), None)
+
+
+def find_instructions(cwd: Path, environ: Mapping[str, str]) -> list[Instruction]:
+    """The user's own file, then those from the git root down to `cwd` (without a repository: only `cwd`)."""
+    root = git_root(cwd)
+    folders = [cwd]
+    if root is not None:
+        folders = [folder for folder in (cwd, *cwd.parents) if folder == root or root in folder.parents]
+    candidates = [folder / NAME for folder in reversed(folders)]
+    home = environ.get("HOME")
+    config = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+    if config:
+        candidates.insert(0, Path(config) / "k3agent" / NAME)
+    found: dict[Path, Instruction] = {}
+    for path in candidates:
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        text = data[:MAX_FILE_BYTES].decode("utf-8-sig", "replace").strip()
+        if len(data) > MAX_FILE_BYTES:
+            text += f"\n[cut: the file has {len(data)} bytes, {MAX_FILE_BYTES} are read]"
+        real = path.resolve()
+        if text and real not in found:
+            found[real] = Instruction(path=path, text=text, size_bytes=len(data))
+    return list(found.values())
+
+
+def render_instructions(files: list[Instruction]) -> str:
+    """The part of the system prompt that quotes the files; '' without files."""
+    if not files:
+        return ""
+    parts = ["# Instructions of this project and its user"]
+    parts += [f"From {file.path}:\n\n{file.text}" for file in files]
+    return "\n\n".join(parts)
+
+
+def check_overhead(fixed_tokens: int, context_window: int, files: list[Instruction]) -> None:
+    """Refuse to start when what every request carries leaves too little room to work.
+
+    Raises ConfigError that names the biggest file. `fixed_tokens`: system prompt and tools.
+    """
+    if fixed_tokens <= context_window * MAX_OVERHEAD:
+        return
+    advice = "use a model with a larger context window"
+    if files:
+        biggest = max(files, key=lambda file: file.size_bytes)
+        advice = f"shorten {biggest.path} ({biggest.size_bytes} bytes, the biggest instruction file)"
+    raise ConfigError(
+        f"system prompt, tools and instructions take about {fixed_tokens} tokens,"
+        f" more than {MAX_OVERHEAD:.0%} of the model's window of {context_window}: {advice}"
+    )

@@ -1,0 +1,211 @@
+"""One turn: model calls and tool calls in alternation until the model has nothing more to call.
+
+The loop keeps no state of its own that matters: where a turn stands is read from the transcript and the
+rows, so a turn that was killed anywhere goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3agent.agent import checks
+from k3agent.agent.context import Context
+from k3agent.agent.dispatch import Dispatcher
+from k3agent.agent.emitter import Emitter
+from k3agent.agent.options import Receipt
+from k3agent.agent.policies import CLOSING_OUTPUT_TOKENS, LimitPolicy, LimitReached, RepetitionPolicy
+from k3agent.agent.step import Stepper
+from k3agent.agent.transcript import Transcript
+from k3agent.events import CheckEnded, Noticed, TurnOutcome
+from k3agent.providers.base import Profile
+from k3agent.store.records import CallRow
+from k3agent.types import Finish, Message, Origin, Role
+
+MAX_CONTINUES = 2
+UNFINISHED = "UNFINISHED"
+CUT_CALLS = (
+    "the answer was cut off at the output limit in the middle of its calls; none of them was run."
+    " Make smaller calls."
+)
+CUT_TEXT = "Your answer was cut off at the output limit. Go on from where it stopped."
+CLOSING = (
+    "{detail}. This is your last answer in this run; tools are no longer run. Report in a few"
+    " sentences what is done."
+    f" If anything that was asked for is not done, begin with the word {UNFINISHED} and say what is left."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnd:
+    outcome: TurnOutcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnParts:
+    """What a turn works with."""
+
+    transcript: Transcript
+    context: Context
+    stepper: Stepper
+    dispatcher: Dispatcher
+    limits: LimitPolicy
+    repetition: RepetitionPolicy
+    emitter: Emitter
+    receipt: Receipt
+    profile: Profile
+    cwd: Path
+    child_environ: Mapping[str, str]
+    checks: tuple[str, ...]
+    check_retries: int
+    job_notices: Callable[[], list[str]]
+    mask: Callable[[str], str]
+
+
+class TurnLoop:
+    """Runs turn `turn`. `settled`: ends of calls that a killed process left open (resume.py)."""
+
+    def __init__(self, parts: TurnParts, turn: int, settled: Mapping[str, CallRow] | None = None) -> None:
+        self._parts = parts
+        self._turn = turn
+        self._settled = settled or {}
+        self._closing: LimitReached | None = None
+        self._is_first = True
+
+    async def run(self) -> TurnEnd:
+        """To the end of the turn. Raises ProviderError and StoreError; passes cancellation on."""
+        leaf = self._parts.transcript.leaf
+        if leaf is not None and leaf.role is Role.ASSISTANT:
+            end = await self._after(leaf)
+            if end is not None:
+                return end
+        while True:
+            end = self._before()
+            if end is not None:
+                return end
+            message = await self._step()
+            if message is None:
+                return TurnEnd(
+                    outcome=TurnOutcome.EXECUTION,
+                    detail="the model gave no answer, only reasoning, also when asked again",
+                )
+            end = await self._after(message)
+            if end is not None:
+                return end
+            self._is_first = False
+
+    def _before(self) -> TurnEnd | None:
+        """Limits, and what has to be said before the next model call."""
+        parts = self._parts
+        reached = parts.limits.before_step(is_first=self._is_first)
+        if reached is not None and not reached.is_closing:
+            return TurnEnd(outcome=reached.outcome, detail=reached.detail)
+        for notice in parts.job_notices():
+            parts.emitter.emit(Noticed, level="info", text=notice)
+            if parts.profile is Profile.FULL:
+                parts.transcript.add(parts.transcript.harness(notice))
+        if reached is not None:
+            self._closing = reached
+            detail = reached.detail[:1].upper() + reached.detail[1:]
+            parts.transcript.add(parts.transcript.harness(CLOSING.format(detail=detail)))
+            parts.emitter.emit(Noticed, level="warning", text=f"{detail}: one closing answer follows.")
+        return None
+
+    async def _step(self) -> Message | None:
+        parts = self._parts
+        limit = CLOSING_OUTPUT_TOKENS if self._closing else None
+        request = parts.context.request(parts.transcript.messages, max_output_tokens=limit)
+        result = await parts.stepper.run(request, self._turn)
+        return result.message if result.is_usable else None
+
+    async def _after(self, message: Message) -> TurnEnd | None:
+        """Act on an answer. None: the turn goes on with another step."""
+        parts = self._parts
+        settled, self._settled = self._settled, {}
+        if message.finish is Finish.INTERRUPTED:
+            # Only after a crash: the turn was being interrupted when the process died.
+            if message.calls:
+                parts.dispatcher.refuse(message, "Not run: the turn was interrupted.", settled)
+            return TurnEnd(outcome=TurnOutcome.INTERRUPTED, detail="the turn had been interrupted")
+        if message.finish is Finish.CONTENT_FILTER:
+            if message.calls:
+                parts.dispatcher.refuse(message, "Not run: the answer was stopped by a content filter.")
+            return TurnEnd(
+                outcome=TurnOutcome.PROVIDER, detail="the answer was stopped by the endpoint's content filter"
+            )
+        if message.calls:
+            return await self._run_calls(message, settled)
+        if message.finish is Finish.LENGTH:
+            return self._continue_text()
+        if self._closing is not None and message.text.lstrip().startswith(UNFINISHED):
+            return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
+        if parts.repetition.was_blocked():
+            return TurnEnd(
+                outcome=TurnOutcome.PERMISSION,
+                detail="the model stopped after a call that needed an answer or a permission nobody gave",
+            )
+        return await self._check()
+
+    async def _run_calls(self, message: Message, settled: Mapping[str, CallRow]) -> TurnEnd | None:
+        parts = self._parts
+        if self._closing is not None:
+            parts.dispatcher.refuse(message, f"Not run: {self._closing.detail}.")
+            return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
+        if message.finish is Finish.LENGTH:
+            parts.dispatcher.refuse(message, CUT_CALLS)
+            return None
+        await parts.dispatcher.run(message, settled)
+        reason = parts.repetition.end_reason()
+        return None if reason is None else TurnEnd(outcome=TurnOutcome.EXECUTION, detail=reason)
+
+    def _continue_text(self) -> TurnEnd | None:
+        parts = self._parts
+        if self._closing is not None:
+            return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
+        said = self._num_harness(CUT_TEXT)
+        if parts.profile is Profile.COMPACT or said >= MAX_CONTINUES:
+            return TurnEnd(outcome=TurnOutcome.EXECUTION, detail="the answer was cut off at the output limit")
+        parts.transcript.add(parts.transcript.harness(CUT_TEXT))
+        return None
+
+    def _num_harness(self, head: str) -> int:
+        """How often the harness has said this in this turn."""
+        count = 0
+        for message in reversed(self._parts.transcript.messages):
+            if message.origin is Origin.HUMAN:
+                break
+            count += message.origin is Origin.HARNESS and message.text.startswith(head)
+        return count
+
+    async def _check(self) -> TurnEnd | None:
+        """Run the checks; failures go back to the model, a limited number of times."""
+        parts = self._parts
+        if not parts.checks:
+            return TurnEnd(outcome=TurnOutcome.SUCCESS)
+        parts.receipt.checks = []
+        failed: list[checks.CheckResult] = []
+        for command in parts.checks:
+            result = await checks.run_check(command, parts.cwd, parts.child_environ)
+            parts.emitter.emit(
+                CheckEnded,
+                command=command,
+                exit_code=result.exit_code,
+                output=parts.mask(result.output),
+            )
+            parts.receipt.checks.append(
+                {"command": command, "exit_code": result.exit_code, "passed": result.has_passed}
+            )
+            if not result.has_passed:
+                failed.append(result)
+        if not failed:
+            return TurnEnd(outcome=TurnOutcome.SUCCESS)
+        names = ", ".join(f"`{check.command}`" for check in failed)
+        end = TurnEnd(outcome=TurnOutcome.CHECKS_FAILED, detail=f"failing checks: {names}")
+        if self._closing is not None or self._num_harness(checks.HEAD) >= parts.check_retries:
+            return end
+        if not parts.limits.may_step():
+            return end
+        parts.transcript.add(parts.transcript.harness(parts.mask(checks.failure_text(failed))))
+        return None

@@ -1,0 +1,72 @@
+"""What a session is started with, and what it reports when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k3agent.providers.base import ModelClient
+from k3agent.types import Effort, JsonObject, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Hard limits of one run, None for no limit. `max_turns` counts model calls; `max_tokens` input and
+    output.
+    """
+
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    max_budget_usd: float | None = None
+    max_time_s: float | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """All that a session needs from outside. `home` is the data folder, `environ` the agent's own
+    environment: children get it without secrets.
+    """
+
+    cwd: Path
+    client: ModelClient
+    home: Path
+    environ: Mapping[str, str]
+    effort: Effort | None = None
+    permission_mode: str = "default"
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    sandbox: str = "auto"
+    limits: Limits = NO_LIMITS
+    checks: tuple[str, ...] = ()
+    check_retries: int = 3
+    append_system_prompt: str = ""
+    extra_dirs: tuple[Path, ...] = ()
+    is_interactive: bool = False
+    response_schema: JsonObject | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Receipt:
+    """What this run has done so far; grows while a turn runs. `num_turns` counts model calls, those thrown
+    away included. `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the
+    last round.
+    """
+
+    usage: Usage = field(default_factory=Usage)
+    cost_usd: float = 0.0
+    num_turns: int = 0
+    duration_api_s: float = 0.0
+    files_changed: list[str] = field(default_factory=list)
+    calls: int = 0
+    invalid: int = 0
+    failed: int = 0
+    denials: list[JsonObject] = field(default_factory=list)
+    checks: list[JsonObject] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def add_files(self, files: tuple[str, ...]) -> None:
+        self.files_changed.extend(path for path in files if path not in self.files_changed)

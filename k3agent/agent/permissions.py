@@ -1,0 +1,267 @@
+"""May this call run? Modes and rules over what a call would touch: allow, ask or deny, always with a reason.
+
+Order: deny rules, protected places, allow rules, the mode. A shell command is taken apart and each simple
+command judged by itself; the strictest verdict holds for the whole. The model's words play no part, only
+the `Access`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k3agent.errors import ConfigError
+
+if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
+    from k3agent.tools.base import Access
+
+
+class Mode(StrEnum):
+    PLAN = "plan"
+    DEFAULT = "default"
+    ACCEPT_EDITS = "accept-edits"
+    AUTO = "auto"
+
+
+class Action(StrEnum):
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+STRICTNESS = {Action.ALLOW: 0, Action.ASK: 1, Action.DENY: 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`by`: rule, mode or protection; `reason` is written for people and for the model."""
+
+    action: Action
+    reason: str
+    by: str
+
+
+def strictest(verdicts: list[Verdict]) -> Verdict:
+    return max(verdicts, key=lambda verdict: STRICTNESS[verdict.action])
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`tool` alone, `tool(prefix:*)`, `tool(exact text)` or `tool(glob)`; `text` is the rule as it was
+    written.
+    """
+
+    tool: str
+    pattern: str | None
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        match = re.fullmatch(r"\s*([A-Za-z_*][\w*-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+        if match is None:
+            raise ConfigError(
+                f"permission rule {text!r} is not understood; write it like 'shell(git status:*)'"
+            )
+        return cls(match.group(1), match.group(2) or None, text.strip())
+
+    def fits_tool(self, tool: str) -> bool:
+        return fnmatch.fnmatchcase(tool, self.tool)
+
+    def fits_command(self, command: str) -> bool:
+        """`prefix:*` fits the words themselves and longer commands, never a longer first word."""
+        if self.pattern is None:
+            return True
+        if self.pattern.endswith(":*"):
+            prefix = " ".join(self.pattern[:-2].split())
+            return command == prefix or command.startswith(prefix + " ")
+        return fnmatch.fnmatchcase(command, " ".join(self.pattern.split()))
+
+    def fits_path(self, path: Path, cwd: Path) -> bool:
+        """Patterns are relative to the workspace, or absolute. `*` stays within a folder, `**` does not."""
+        if self.pattern is None:
+            return True
+        pattern = self.pattern
+        if pattern.endswith(":*"):
+            pattern = pattern[:-2] + "**"
+        text = str(path)
+        if not pattern.startswith(("/", "**")):
+            if not path.is_relative_to(cwd):
+                return False
+            text = str(path.relative_to(cwd))
+        return re.fullmatch(_glob_regex(pattern.removeprefix("./")), text) is not None
+
+
+def _glob_regex(pattern: str) -> str:
+    parts: list[str] = []
+    index = 0
+    while index < len(pattern):
+        if pattern.startswith("**/", index):
+            parts.append("(?:.*/)?")
+            index += 3
+        elif pattern.startswith("**", index):
+            parts.append(".*")
+            index += 2
+        elif pattern[index] == "*":
+            parts.append("[^/]*")
+            index += 1
+        elif pattern[index] == "?":
+            parts.append("[^/]")
+            index += 1
+        else:
+            parts.append(re.escape(pattern[index]))
+            index += 1
+    return "(?s:" + "".join(parts) + ")"
+
+
+class Territory:
+    """Which places are the workspace's, which are protected, which are outside. All paths absolute and
+    resolved.
+    """
+
+    def __init__(
+        self,
+        *,
+        cwd: Path,
+        extra_dirs: tuple[Path, ...],
+        home: Path,
+        environ: Mapping[str, str],
+        readable: tuple[Path, ...],
+    ) -> None:
+        self.cwd = cwd
+        self._roots = (cwd, *(folder.resolve() for folder in extra_dirs))
+        self._data = home.resolve()
+        self._readable = tuple(folder.resolve() for folder in readable)
+        user_home = environ.get("HOME")
+        self.user_home = Path(user_home).resolve() if user_home else None
+        secret = (".ssh", ".gnupg", ".aws", ".netrc", ".config/gh", ".docker/config.json")
+        self._secret = () if self.user_home is None else tuple(self.user_home / name for name in secret)
+
+    def is_inside(self, path: Path) -> bool:
+        return any(path.is_relative_to(root) for root in self._roots)
+
+    def is_readable(self, path: Path) -> bool:
+        """Inside, or a full output of this session."""
+        return self.is_inside(path) or any(path.is_relative_to(folder) for folder in self._readable)
+
+    def is_root(self, path: Path) -> bool:
+        return path in self._roots
+
+    def protected(self, path: Path, *, is_write: bool) -> str | None:
+        """Why nobody may go there without being asked, or None."""
+        for secret in self._secret:
+            if path.is_relative_to(secret):
+                return f"{path} holds the user's secrets"
+        if path.is_relative_to(self._data):
+            if not is_write and self.is_readable(path):
+                return None
+            return f"{path} is k3agent's own data"
+        if is_write:
+            for root in self._roots:
+                if path.is_relative_to(root):
+                    for name in path.relative_to(root).parts:
+                        if name in (".git", ".k3agent"):
+                            return f"{path} lies in the protected folder {name}"
+        return None
+
+    def shown(self, path: Path) -> str:
+        return str(path.relative_to(self.cwd)) if path.is_relative_to(self.cwd) else str(path)
+
+
+class Permissions:
+    """The rules and the mode of one session."""
+
+    def __init__(
+        self, *, mode: str, allow: tuple[str, ...], deny: tuple[str, ...], territory: Territory
+    ) -> None:
+        try:
+            self.mode = Mode(mode)
+        except ValueError as error:
+            modes = ", ".join(Mode)
+            raise ConfigError(f"permission mode {mode!r} is unknown; choose one of {modes}") from error
+        self.territory = territory
+        self._allow = tuple(Rule.parse(text) for text in allow)
+        self._deny = tuple(Rule.parse(text) for text in deny)
+
+    def judge(self, tool: str, access: Access) -> Verdict:
+        """The verdict over all that the call would touch."""
+        for rule in self._deny:
+            if rule.fits_tool(tool) and rule.pattern is None:
+                return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies it", by="rule")
+        verdicts = [self._judge_path(tool, path, is_write=False) for path in access.reads]
+        verdicts += [self._judge_path(tool, path, is_write=True) for path in access.writes]
+        if access.runs is not None:
+            verdicts.append(self._judge_command(tool, access.runs))
+        verdicts += [self._judge_host(tool, host) for host in access.connects]
+        if not verdicts:
+            return Verdict(action=Action.ALLOW, reason="it touches nothing", by="mode")
+        return strictest(verdicts)
+
+    def _judge_path(self, tool: str, path: Path, *, is_write: bool) -> Verdict:
+        for rule in self._deny:
+            if rule.fits_tool(tool) and rule.fits_path(path, self.territory.cwd):
+                return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies it", by="rule")
+        protected = self.territory.protected(path, is_write=is_write)
+        if protected is not None:
+            return Verdict(action=Action.ASK, reason=protected, by="protection")
+        for rule in self._allow:
+            if rule.fits_tool(tool) and rule.fits_path(path, self.territory.cwd):
+                return Verdict(action=Action.ALLOW, reason=f"the rule {rule.text} allows it", by="rule")
+        is_known = self.territory.is_inside(path) if is_write else self.territory.is_readable(path)
+        if not is_known:
+            verb = "write" if is_write else "read"
+            reason = f"it would {verb} {path}, which is outside the workspace"
+            return Verdict(action=Action.ASK, reason=reason, by="mode")
+        if not is_write:
+            return Verdict(action=Action.ALLOW, reason="reading inside the workspace", by="mode")
+        shown = self.territory.shown(path)
+        if self.mode is Mode.PLAN:
+            reason = f"plan mode changes nothing, and it would write {shown}"
+            return Verdict(action=Action.DENY, reason=reason, by="mode")
+        if self.mode is Mode.DEFAULT:
+            return Verdict(action=Action.ASK, reason=f"it would write {shown}", by="mode")
+        return Verdict(action=Action.ALLOW, reason="writing inside the workspace", by="mode")
+
+    def _judge_host(self, tool: str, host: str) -> Verdict:
+        for rules, action in ((self._deny, Action.DENY), (self._allow, Action.ALLOW)):
+            for rule in rules:
+                if rule.fits_tool(tool) and (rule.pattern is None or fnmatch.fnmatchcase(host, rule.pattern)):
+                    return Verdict(action=action, reason=f"the rule {rule.text} says so", by="rule")
+        return Verdict(action=Action.ASK, reason=f"it would connect to {host}", by="mode")
+
+    def _judge_command(self, tool: str, command: str) -> Verdict:
+        from k3agent.agent.shell_syntax import parse  # lazy: tree-sitter, 30 ms, only when a shell is used
+
+        parsed = parse(command)
+        if parsed.problem is not None:
+            for rule in self._deny:
+                if rule.fits_tool(tool) and rule.fits_command(" ".join(command.split())):
+                    return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies it", by="rule")
+            return Verdict(
+                action=Action.ASK, reason=f"the command cannot be judged: {parsed.problem}", by="protection"
+            )
+        from k3agent.agent.shell_rules import Judge  # lazy: as above
+
+        judge = Judge(self.territory, self.mode)
+        verdicts: list[Verdict] = []
+        for simple in parsed.commands:
+            verdicts.append(self._judge_simple(tool, simple.text, judge.judge(simple, parsed)))
+        verdicts += judge.judge_whole(parsed)
+        if not verdicts:
+            return Verdict(action=Action.ALLOW, reason="an empty command", by="mode")
+        return strictest(verdicts)
+
+    def _judge_simple(self, tool: str, text: str, verdict: Verdict) -> Verdict:
+        for rule in self._deny:
+            if rule.fits_tool(tool) and rule.fits_command(text):
+                return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies `{text}`", by="rule")
+        if verdict.by == "protection":
+            return verdict
+        for rule in self._allow:
+            if rule.fits_tool(tool) and rule.fits_command(text):
+                return Verdict(action=Action.ALLOW, reason=f"the rule {rule.text} allows it", by="rule")
+        return verdict

@@ -1,0 +1,411 @@
+"""The façade that front ends use: builds everything, and hands in and out what a turn needs.
+
+One `Session` is one session in one process: it holds the session's lock until `aclose`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from k3agent.agent import building, resume
+from k3agent.agent import context as ctx_texts
+from k3agent.agent.approvals import Approvals
+from k3agent.agent.context import Context
+from k3agent.agent.dispatch import Dispatcher, Workbench
+from k3agent.agent.emitter import Emitter
+from k3agent.agent.loop import TurnEnd, TurnLoop, TurnParts
+from k3agent.agent.masking import Masker, child_environ
+from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
+from k3agent.agent.permissions import Permissions, Territory
+from k3agent.agent.policies import LimitPolicy, RepetitionPolicy
+from k3agent.agent.step import Stepper
+from k3agent.agent.tasks import load_todo, save_todo
+from k3agent.agent.transcript import Transcript
+from k3agent.errors import K3AgentError, ProviderError, ProviderErrorKind
+from k3agent.events import AnyEvent, Decision, Noticed, TurnEnded, TurnOutcome, TurnStarted
+from k3agent.providers.base import ModelInfo, Profile
+from k3agent.store import blobs
+from k3agent.store.database import SessionLock
+from k3agent.store.records import StoredSession
+from k3agent.store.sessions import SessionStore
+from k3agent.types import ImagePart, Message, MessageId, SessionId, ToolSpec
+
+if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
+    from k3agent.tools.base import ToolContext
+
+__all__ = ["NO_LIMITS", "Limits", "Receipt", "Session", "SessionOptions"]
+
+log = logging.getLogger(__name__)
+
+MAX_RESULT_CHARS = 50_000
+MIN_RESULT_CHARS = 4_000
+
+
+class Session:
+    """Made by `create`, `resume` or `fork`. Not thread-safe: one event loop, one turn at a time."""
+
+    def __init__(
+        self, options: SessionOptions, store: SessionStore, lock: SessionLock, stored: StoredSession
+    ) -> None:
+        """For `create`, `resume` and `fork` only. The client must be connected."""
+        self.id: SessionId = stored.id
+        self.info: ModelInfo = options.client.info
+        self.receipt = Receipt()
+        self.error: K3AgentError | None = None
+        self.permission_mode = options.permission_mode
+        self.specs: tuple[ToolSpec, ...] = stored.tools
+        self._options = options
+        self._store = store
+        self._lock = lock
+        self._cwd = options.cwd.resolve()
+        self._emitter = Emitter(self.id)
+        self._started = time.monotonic()
+        self._task: asyncio.Task[TurnEnded] | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._interrupt_reason: str | None = None
+        self._masker = Masker(options.environ)
+        self._environ = child_environ(options.environ)
+        self._approvals = Approvals(self._emitter, is_interactive=options.is_interactive)
+        self._transcript = Transcript(store, self.id, self._emitter)
+        self._context = Context(
+            session_id=self.id,
+            info=self.info,
+            system=stored.system,
+            tools=stored.tools,
+            effort=building.choose_effort(options.effort, self.info),
+            response_schema=options.response_schema,
+        )
+        self._stepper = Stepper(
+            client=options.client,
+            store=store,
+            session_id=self.id,
+            transcript=self._transcript,
+            emitter=self._emitter,
+            receipt=self.receipt,
+        )
+        self._limits = LimitPolicy(
+            options.limits, self.receipt, self.info.profile, lambda: time.monotonic() - self._started
+        )
+        self._stepper.may_step = self._limits.may_step
+        self._tool_ctx = self._build_tool_context()
+        self._bench = self._build_bench()
+        self._warnings = list(stored.warnings)
+
+    # --- making one ---------------------------------------------------------------------------------------
+
+    @classmethod
+    async def create(cls, options: SessionOptions, *, session_id: str | None = None) -> Session:
+        """A new session. Raises ConfigError, StoreError (the id is taken) or what `client.connect` raises."""
+        await building.prepare(options)
+        store = SessionStore(options.home)
+        try:
+            stored = building.frozen_part(options, SessionId(session_id or str(uuid.uuid4())))
+            lock = store.lock(stored.id)
+            try:
+                store.create(stored)
+                return cls(options, store, lock, stored)
+            except BaseException:
+                lock.release()
+                raise
+        except BaseException:
+            store.close()
+            raise
+
+    @classmethod
+    async def resume(cls, session_id: str, options: SessionOptions) -> Session:
+        """An earlier session, under the same id, with the prompt and tools it was started with."""
+        await building.prepare(options)
+        store = SessionStore(options.home)
+        try:
+            found = store.resolve(session_id)
+            lock = store.lock(found)
+            try:
+                stored = store.load(found)
+                return cls(options, store, lock, building.mended(stored, options))
+            except BaseException:
+                lock.release()
+                raise
+        except BaseException:
+            store.close()
+            raise
+
+    @classmethod
+    async def fork(cls, session_id: str, options: SessionOptions, *, new_id: str | None = None) -> Session:
+        """A new session that starts from everything that was said in another; that one is not touched."""
+        await building.prepare(options)
+        store = SessionStore(options.home)
+        try:
+            forked = SessionId(new_id or str(uuid.uuid4()))
+            lock = store.lock(forked)
+            try:
+                stored = store.fork(store.resolve(session_id), forked)
+                return cls(options, store, lock, building.mended(stored, options))
+            except BaseException:
+                lock.release()
+                raise
+        except BaseException:
+            store.close()
+            raise
+
+    def _build_tool_context(self) -> ToolContext:
+        from k3agent.tools.base import ToolContext  # lazy: pydantic; loaded by `prepare`
+        from k3agent.tools.jobs import JobTable, reap_orphans
+        from k3agent.tools.support.freshness import Freshness
+
+        options = self._options
+        output_dir = options.home / "outputs" / self.id
+        output_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        reap_orphans(output_dir)
+        self._jobs = JobTable(output_dir)
+        rows = self._store.calls(self.id) if self._transcript.messages else []
+        self._calls = {row.call_id: row for row in rows}
+        return ToolContext(
+            cwd=self._cwd,
+            environ=self._environ,
+            output_dir=output_dir,
+            freshness=Freshness(resume.seen_files(rows)),
+            jobs=self._jobs,
+            sandbox=building.choose_sandbox(options),
+            emit=lambda text: None,
+            ask=building.nobody,
+            extra_dirs=tuple(folder.resolve() for folder in options.extra_dirs),
+            todo=load_todo(self._store, self.id) if rows else [],
+        )
+
+    def _build_bench(self) -> Workbench:
+        options = self._options
+        blob_folder = blobs.folder_of(options.home, self.id)
+        territory = Territory(
+            cwd=self._cwd,
+            extra_dirs=options.extra_dirs,
+            home=options.home,
+            environ=options.environ,
+            readable=(blob_folder, self._tool_ctx.output_dir),
+        )
+        tools = building.load_tools()
+        offered = {spec.name: tools[spec.name] for spec in self.specs if spec.name in tools}
+        return Workbench(
+            tools=offered,
+            ctx=self._tool_ctx,
+            permissions=Permissions(
+                mode=options.permission_mode, allow=options.allow, deny=options.deny, territory=territory
+            ),
+            approvals=self._approvals,
+            store=self._store,
+            session_id=self.id,
+            transcript=self._transcript,
+            emitter=self._emitter,
+            receipt=self.receipt,
+            masker=self._masker,
+            blobs=blobs.BlobStore(blob_folder),
+            profile=self.info.profile,
+            max_result_chars=max(
+                MIN_RESULT_CHARS, min(MAX_RESULT_CHARS, int(0.75 * self.info.context_window))
+            ),
+            todo_changed=lambda items: save_todo(self._store, self.id, items),
+        )
+
+    # --- what front ends do -------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return self._transcript.messages
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self.specs)
+
+    @property
+    def sandbox_name(self) -> str:
+        return str(self._tool_ctx.sandbox.name)
+
+    @property
+    def sandbox_status(self) -> str:
+        return str(self._tool_ctx.sandbox.status)
+
+    @property
+    def draft(self) -> str | None:
+        """What a killed process had received of an answer (JSON); it is no part of the conversation."""
+        return self._store.draft(self.id)
+
+    def subscribe(self, reader: Callable[[AnyEvent], None]) -> None:
+        """`reader` is called synchronously with every event from now on, and must be quick."""
+        self._emitter.subscribe(reader)
+        for warning in self._warnings:
+            self._emitter.emit(Noticed, level="warning", text=warning)
+        self._warnings = []
+
+    async def submit(self, text: str, images: Sequence[ImagePart] = ()) -> TurnEnded:
+        """One user turn to its end. Raises K3AgentError when a turn is running already."""
+        self._check_idle()
+        self._close_open_turn()
+        transcript = self._transcript
+        opening: list[Message] = []
+        facts = self._new_facts()
+        if facts:
+            opening.append(transcript.harness(facts))
+        parent: MessageId | None = opening[-1].id if opening else None
+        opening.append(transcript.user(text, images, parent=parent))
+        turn = self._store.start_turn(self.id, opening, title=building.title_of(text))
+        self._emitter.emit(TurnStarted, prompt=text)
+        for message in opening:
+            transcript.remember(message)
+        return await self._run(turn, RepetitionPolicy(self.info.profile), {})
+
+    async def continue_turn(self) -> TurnEnded | None:
+        """Finish a turn that a killed process left: settle its open calls, then go on. None when none is
+        open.
+        """
+        self._check_idle()
+        last = self._store.last_turn(self.id)
+        if last is None or last.outcome is not None:
+            return None
+        transcript = self._transcript
+        if self._store.draft(self.id) is not None:
+            self._store.drop_draft(self.id)
+            text = "An answer that was not finished when k3agent was stopped is left out."
+            self._emitter.emit(Noticed, level="info", text=text)
+        prompt = next((item.text for item in transcript.messages if item.id == last.message_id), "")
+        self._emitter.emit(TurnStarted, prompt=prompt)
+        rows = [row for row in self._calls.values() if row.turn == last.seq]
+        open_calls = transcript.open_calls()
+        leaf_id = open_calls.id if open_calls is not None else None
+        settled = {}
+        if open_calls is not None:
+            settled = resume.settle(open_calls, self._calls, self._cwd)
+        earlier = [row for row in rows if row.message_id != leaf_id]
+        return await self._run(last.seq, RepetitionPolicy(self.info.profile, earlier), settled)
+
+    def interrupt(self, reason: str) -> None:
+        """End the running turn: what has arrived is kept, open calls get results that say so. Safe at any
+        time.
+        """
+        task = self._task
+        if task is None or task.done():
+            return
+        if self._interrupt_reason is None:
+            self._interrupt_reason = reason
+            if self._dispatcher is not None:
+                self._dispatcher.interrupt_reason = reason
+        task.cancel()
+
+    def answer(self, call_id: str, decision: Decision) -> None:
+        """A person's answer to `ApprovalAsked`."""
+        self._approvals.answer(call_id, decision)
+
+    def reply(self, call_id: str, text: str) -> None:
+        """A person's answer, in words, to `ApprovalAsked` of the tool `ask`."""
+        self._approvals.reply(call_id, text)
+
+    async def aclose(self) -> None:
+        """End the running turn and all background jobs, free the lock. The client stays its owner's."""
+        task = self._task
+        if task is not None and not task.done():
+            self.interrupt("the session is closed")
+            with contextlib.suppress(asyncio.CancelledError, K3AgentError):
+                await task
+        await self._jobs.aclose()
+        self._lock.release()
+        self._store.close()
+
+    # --- a turn -------------------------------------------------------------------------------------------
+
+    def _check_idle(self) -> None:
+        if self._task is not None and not self._task.done():
+            raise K3AgentError(f"session {self.id} is in a turn already; wait for it or interrupt it")
+
+    def _new_facts(self) -> str:
+        """The facts message if it differs from the last one; the compact profile has none."""
+        if self.info.profile is Profile.COMPACT:
+            return ""
+        facts = ctx_texts.facts(self._cwd, self.permission_mode, date.today())
+        return "" if facts == ctx_texts.last_facts(self._transcript.messages) else facts
+
+    def _close_open_turn(self) -> None:
+        """A turn that was left open and is not continued: its calls get results, without running anything."""
+        open_message = self._transcript.open_calls()
+        last = self._store.last_turn(self.id)
+        if open_message is not None:
+            settled = resume.settle(open_message, self._calls, self._cwd)
+            dispatcher = Dispatcher(self._bench, last.seq if last else 0, RepetitionPolicy(self.info.profile))
+            dispatcher.refuse(open_message, "Not run: k3agent was stopped before this call.", settled)
+        if last is not None and last.outcome is None:
+            self._store.end_turn(self.id, last.seq, TurnOutcome.INTERRUPTED.value, "k3agent was stopped")
+        if self._store.draft(self.id) is not None:
+            self._store.drop_draft(self.id)
+
+    async def _run(self, turn: int, repetition: RepetitionPolicy, settled: dict[str, Any]) -> TurnEnded:
+        options = self._options
+        self._interrupt_reason = None
+        self.error = None
+        self._dispatcher = Dispatcher(self._bench, turn, repetition)
+        parts = TurnParts(
+            transcript=self._transcript,
+            context=self._context,
+            stepper=self._stepper,
+            dispatcher=self._dispatcher,
+            limits=self._limits,
+            repetition=repetition,
+            emitter=self._emitter,
+            receipt=self.receipt,
+            profile=self.info.profile,
+            cwd=self._cwd,
+            child_environ=self._environ,
+            checks=options.checks,
+            check_retries=options.check_retries,
+            job_notices=self._jobs.take_notices,
+            mask=self._masker.mask,
+        )
+        self._task = asyncio.create_task(self._turn(TurnLoop(parts, turn, settled), turn))
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            # The caller is cancelled, not the turn: end the turn in good order first.
+            if not self._task.done():
+                self.interrupt("the caller was cancelled")
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._task
+            raise
+
+    async def _turn(self, loop: TurnLoop, turn: int) -> TurnEnded:
+        """The turn's worker: whatever happens becomes an outcome, and the turn's row is closed."""
+        limit = self._options.limits.max_time_s
+        end: TurnEnd
+        try:
+            left = None if limit is None else max(0.0, limit - (time.monotonic() - self._started))
+            async with asyncio.timeout(left):
+                end = await loop.run()
+        except TimeoutError:
+            end = TurnEnd(outcome=TurnOutcome.MAX_TIME, detail=f"the limit of {limit} seconds is reached")
+        except asyncio.CancelledError:
+            reason = self._interrupt_reason or "the turn was cancelled"
+            end = TurnEnd(outcome=TurnOutcome.INTERRUPTED, detail=reason)
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+        except ProviderError as error:
+            overflow = error.kind is ProviderErrorKind.OVERFLOW
+            outcome = TurnOutcome.CONTEXT if overflow else TurnOutcome.PROVIDER
+            end = self._failed(error, outcome)
+        except K3AgentError as error:
+            end = self._failed(error, TurnOutcome.EXECUTION)
+        except Exception as error:
+            log.exception("the turn crashed")
+            wrapped = K3AgentError(f"k3agent crashed: {type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            end = self._failed(wrapped, TurnOutcome.EXECUTION)
+        detail = self._masker.mask(end.detail)
+        self._store.end_turn(self.id, turn, end.outcome.value, detail)
+        return self._emitter.emit(TurnEnded, outcome=end.outcome, detail=detail)
+
+    def _failed(self, error: K3AgentError, outcome: TurnOutcome) -> TurnEnd:
+        self.error = error
+        self.receipt.errors.append(self._masker.mask(str(error)))
+        return TurnEnd(outcome=outcome, detail=str(error))

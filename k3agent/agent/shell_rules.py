@@ -1,0 +1,360 @@
+"""What a mode says to one simple command, and what is dangerous enough to be asked about in every mode.
+
+The lists name what is known to be harmless (everywhere allowed) and what reaches beyond the workspace or
+destroys work. Between them lies the mode: `auto` runs the rest, the others ask.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from k3agent.agent import git_rules
+from k3agent.agent.permissions import Action, Mode, Territory, Verdict
+from k3agent.agent.shell_syntax import SHELLS, ParsedCommand, Redirect, SimpleCommand, Word
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+READERS = _words(
+    """
+    ls cat head tail wc pwd echo printf true false test [ : which type whoami id date uname file stat du
+    df tree sort uniq cut tr diff cmp comm nl tac rev basename dirname realpath readlink grep egrep
+    fgrep rg jq column paste join fold expand seq printenv ps uptime sleep md5sum sha1sum sha256sum od
+    hexdump strings cd pushd popd read wait exit return break continue shift set local
+    """
+)
+# Options with which a reader writes or runs something.
+READER_EXCEPTIONS = {
+    "sort": ("-o", "--output", "--compress-program"),
+    "tree": ("-o",),
+    "rg": ("--pre",),
+    "date": ("-s", "--set"),
+    "file": ("-C", "--compile"),
+}
+WRAPPERS = _words(
+    """
+    env nice timeout xargs time stdbuf ionice nohup setsid command builtin exec busybox unbuffer watch
+    flock chrt parallel eval find
+    """
+)
+WRITERS = _words(
+    """
+    rm rmdir mv cp ln touch mkdir mktemp tee dd install chmod chown chgrp truncate shred unlink rsync
+    tar unzip gzip gunzip patch split sed perl
+    """
+)
+PRIVILEGED = _words("sudo su doas pkexec run0 chroot")
+SYSTEM = _words(
+    """
+    shutdown reboot halt poweroff fdisk parted mount umount systemctl service crontab at iptables nft
+    useradd userdel usermod passwd insmod rmmod modprobe swapoff pkill killall mkfs
+    """
+)
+NETWORK = _words("curl wget ssh scp sftp nc ncat netcat telnet ftp socat")
+INTERPRETERS = SHELLS | {"python", "python3", "perl", "ruby", "node", "php"}
+DANGEROUS_ENV = _words(
+    """
+    PATH LD_PRELOAD LD_LIBRARY_PATH BASH_ENV ENV PROMPT_COMMAND GIT_SSH_COMMAND GIT_EXTERNAL_DIFF PAGER
+    """
+)
+PUBLISH = {
+    "npm": "publish",
+    "pnpm": "publish",
+    "yarn": "publish",
+    "twine": "upload",
+    "docker": "push",
+    "cargo": "publish",
+    "gh": "",
+}
+LOOPBACK = re.compile(r"(https?://)?(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/.*)?")
+HARMLESS_TARGETS = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"))
+WRITING_OPERATORS = frozenset((">", ">>", "&>", "&>>", ">|", "<>", ">&"))
+
+
+class Judge:
+    """Judges the simple commands of one shell command. It keeps the folders that `cd` may have led to."""
+
+    def __init__(self, territory: Territory, mode: Mode) -> None:
+        self._territory = territory
+        self._mode = mode
+        self._bases: list[Path] = [territory.cwd]
+        self._stray = ""
+
+    def judge(self, simple: SimpleCommand, parsed: ParsedCommand) -> Verdict:
+        verdicts = [self._of_redirect(redirect) for redirect in simple.redirects]
+        verdicts = [verdict for verdict in verdicts if verdict is not None]
+        found = self._of_command(simple, parsed)
+        return max((found, *verdicts), key=_rank) if verdicts else found
+
+    def judge_whole(self, parsed: ParsedCommand) -> list[Verdict]:
+        """Redirections of loops and groups."""
+        verdicts = (self._of_redirect(redirect) for redirect in parsed.redirects)
+        return [verdict for verdict in verdicts if verdict is not None]
+
+    # --- one command --------------------------------------------------------------------------------------
+
+    def _of_command(self, simple: SimpleCommand, parsed: ParsedCommand) -> Verdict:
+        program = simple.program
+        if program is None:
+            return self._ask("which program it runs is known only at run time")
+        if program in parsed.functions:
+            return _allow("a function of the command itself, whose body is judged")
+        if program in ("cd", "pushd"):
+            self._enter(simple)
+        secret = self._secret_word(simple)
+        if secret is not None:
+            return Verdict(action=Action.ASK, reason=secret, by="protection")
+        danger = self._danger(simple, program)
+        if danger is not None:
+            return self._ask(f"`{_short(simple.text)}`: {danger}")
+        if self._is_harmless(simple, program):
+            return _allow("it only looks")
+        place = self._wrong_place(simple, program)
+        if place is not None:
+            return place
+        return self._by_mode(f"`{_short(simple.text)}`")
+
+    def _by_mode(self, what: str) -> Verdict:
+        match self._mode:
+            case Mode.AUTO:
+                return _allow("auto mode runs commands inside the workspace")
+            case Mode.PLAN:
+                reason = f"plan mode runs only commands that look, and {what} may change something"
+                return Verdict(action=Action.DENY, reason=reason, by="mode")
+            case _:
+                return self._ask(f"{what} needs approval in {self._mode} mode")
+
+    def _ask(self, reason: str) -> Verdict:
+        action = Action.DENY if self._mode is Mode.PLAN else Action.ASK
+        return Verdict(action=action, reason=reason, by="mode")
+
+    def _is_harmless(self, simple: SimpleCommand, program: str) -> bool:
+        words = simple.words[1:]
+        if program == "git":
+            return git_rules.is_reading(simple)
+        if program == "find":
+            return not any(
+                isinstance(word, str) and word.startswith(("-delete", "-fprint", "-fls")) for word in words
+            )
+        if program in WRAPPERS or (program in SHELLS and not simple.is_fed and _runs_text(words)):
+            return True  # what it runs is judged as a command of its own
+        if program == "sed":
+            texts = [word or "" for word in words]
+            return "-n" in texts and any(re.fullmatch(r"\d+(,(\d+|\$))?p", text) for text in texts)
+        exceptions = READER_EXCEPTIONS.get(program, ())
+        if any(isinstance(word, str) and word.startswith(exceptions) for word in words if exceptions):
+            return False
+        if _short_version(words):
+            return program.isalnum()
+        return program in READERS
+
+    # --- dangers ------------------------------------------------------------------------------------------
+
+    def _danger(self, simple: SimpleCommand, program: str) -> str | None:
+        """Why even `auto` asks, or None."""
+        for name in simple.env:
+            if name in DANGEROUS_ENV:
+                return f"it changes {name}, and so what other programs run"
+        if program in PRIVILEGED:
+            return "it asks for other rights"
+        if program in SYSTEM or program.startswith("mkfs."):
+            return "it acts on the whole system"
+        if program in INTERPRETERS and any(name in ("curl", "wget") for name in simple.feeders):
+            return "it runs what came from the network"
+        if program in SHELLS and simple.is_fed and not _runs_text(simple.words[1:]):
+            return "it runs a text that was not looked at"
+        if program in NETWORK and not self._is_local(simple):
+            return "it talks to the network"
+        if program in PUBLISH and (not PUBLISH[program] or PUBLISH[program] in simple.words):
+            return "it publishes something"
+        if program == "rm":
+            return self._danger_of_rm(simple)
+        if program == "find" and "-delete" in simple.words:
+            return self._danger_of_find(simple)
+        if program == "git":
+            return git_rules.danger(simple, self._names_file)
+        if program == "kill" and "-1" in simple.words[2:]:
+            return "it ends every process"
+        return None
+
+    def _is_local(self, simple: SimpleCommand) -> bool:
+        hosts = [word for word in simple.words[1:] if word is None or not word.startswith("-")]
+        urls = [word for word in hosts if word is None or "/" in word or ":" in word or "." in word]
+        return bool(urls) and all(word is not None and LOOPBACK.fullmatch(word) for word in urls)
+
+    def _danger_of_rm(self, simple: SimpleCommand) -> str | None:
+        options = [word for word in simple.words[1:] if isinstance(word, str) and word.startswith("-")]
+        targets = [word for word in simple.words[1:] if word is None or not word.startswith("-")]
+        recursive = any(
+            re.fullmatch(r"-[a-zA-Z]*[rR][a-zA-Z]*", word)
+            or (len(word) > 3 and "--recursive".startswith(word))
+            for word in options
+        )
+        for target in targets:
+            if target is None:
+                return "what it removes is known only at run time"
+            for path in self._resolve(target.rstrip("*") if recursive else target):
+                if not self._territory.is_inside(path):
+                    return f"it removes {path}, which is outside the workspace"
+                if not recursive:
+                    continue
+                if self._territory.is_root(path):
+                    return "it removes the whole workspace"
+                if ".git" in path.parts:
+                    return "it removes the repository's history"
+        return None
+
+    def _danger_of_find(self, simple: SimpleCommand) -> str | None:
+        for word in simple.words[1:]:
+            if word is None:
+                return "where it deletes is known only at run time"
+            if word.startswith(("-", "(", "!")):
+                break
+            if any(not self._territory.is_inside(path) for path in self._resolve(word)):
+                return f"it deletes below {word}, outside the workspace"
+        if not any(isinstance(word, str) and word in ("-name", "-path", "-iname") for word in simple.words):
+            return "it deletes everything that it finds"
+        return None
+
+    def _names_file(self, texts: list[str]) -> bool:
+        """`git checkout FILE` without `--`: a word that is a file here, unless a new branch is made."""
+        if any(text in ("-b", "-B", "--orphan") for text in texts):
+            return False
+        return any(
+            text in (".", "*") or any(path.exists() for path in self._resolve(text))
+            for text in texts
+            if text and not text.startswith("-")
+        )
+
+    # --- places -------------------------------------------------------------------------------------------
+
+    def _enter(self, simple: SimpleCommand) -> None:
+        """Note where `cd` leads: later relative paths may be meant from there."""
+        targets = [
+            word for word in simple.words[1:] if word is None or not word.startswith("-") or word == "-"
+        ]
+        target = targets[0] if targets else "~"
+        if target is None or target == "-":
+            self._stray = "a folder known only at run time"
+            return
+        for path in self._resolve(target):
+            if path not in self._bases:
+                self._bases.append(path)
+            if not self._territory.is_inside(path):
+                self._stray = str(path)
+
+    def _wrong_place(self, simple: SimpleCommand, program: str) -> Verdict | None:
+        if self._stray:
+            return self._ask(f"`{_short(simple.text)}` would run in {self._stray}, outside the workspace")
+        if program not in WRITERS:
+            return None
+        for path in self._paths(simple):
+            protected = self._territory.protected(path, is_write=True)
+            if protected is not None:
+                return Verdict(action=Action.ASK, reason=protected, by="protection")
+            if not self._territory.is_inside(path) and program not in ("tar", "rsync", "cp"):
+                return self._ask(f"`{_short(simple.text)}` names {path}, which is outside the workspace")
+        if program in ("cp", "rsync"):
+            last = next(
+                (word for word in reversed(simple.words[1:]) if word is None or word[:1] != "-"), None
+            )
+            if last is not None and any(not self._territory.is_inside(path) for path in self._resolve(last)):
+                return self._ask(f"it would write {last}, which is outside the workspace")
+        return self._write_by_mode(simple, program)
+
+    def _write_by_mode(self, simple: SimpleCommand, program: str) -> Verdict | None:
+        if self._mode is Mode.ACCEPT_EDITS and program in ("mkdir", "touch", "mv", "cp", "sed"):
+            return _allow("changing files inside the workspace")
+        return None
+
+    def _of_redirect(self, redirect: Redirect) -> Verdict | None:
+        target = redirect.target
+        if redirect.operator not in WRITING_OPERATORS:
+            secret = None if target is None else self._secret_path(target)
+            return None if secret is None else Verdict(action=Action.ASK, reason=secret, by="protection")
+        if target is None:
+            return self._ask("where it writes is known only at run time")
+        if target in HARMLESS_TARGETS or target.isdigit() or target == "-":
+            return None
+        for path in self._resolve(target):
+            protected = self._territory.protected(path, is_write=True)
+            if protected is not None:
+                return Verdict(action=Action.ASK, reason=protected, by="protection")
+            if not self._territory.is_inside(path):
+                return self._ask(f"it would write {path}, which is outside the workspace")
+        if self._mode in (Mode.AUTO, Mode.ACCEPT_EDITS):
+            return None
+        return self._by_mode(f"writing {target}")
+
+    def _secret_word(self, simple: SimpleCommand) -> str | None:
+        for word in simple.words[1:]:
+            reason = None if word is None else self._secret_path(word)
+            if reason is not None:
+                return reason
+        return None
+
+    def _secret_path(self, word: str) -> str | None:
+        text = word.split("=", 1)[1] if word.startswith("-") and "=" in word else word
+        if "/" not in text and not text.startswith("~"):
+            return None
+        for path in self._resolve(text.removeprefix("@")):
+            reason = self._territory.protected(path, is_write=False)
+            if reason is not None:
+                return reason
+        return None
+
+    def _paths(self, simple: SimpleCommand) -> Iterable[Path]:
+        """Every word that may name a file, resolved from each folder the command may be in."""
+        skip_script = simple.program in ("sed", "perl")
+        for word in simple.words[1:]:
+            if word is None:
+                continue
+            if word.startswith("-"):
+                if "=" not in word:
+                    continue
+                word = word.split("=", 1)[1]
+            if skip_script and not any(path.exists() for path in self._resolve(word)):
+                continue
+            if simple.program == "dd":
+                word = word.removeprefix("of=")
+            if word.startswith(("http://", "https://")):
+                continue
+            yield from self._resolve(word)
+
+    def _resolve(self, word: Word) -> list[Path]:
+        if word is None:
+            return []
+        home = self._territory.user_home
+        if word == "~" or word.startswith("~/"):
+            word = (str(home) if home is not None else "/") + word[1:]
+        try:
+            return [Path(os.path.realpath(base / word)) for base in self._bases]
+        except (OSError, ValueError):
+            return [Path("/")]
+
+
+def _rank(verdict: Verdict) -> int:
+    """Strictest first; among equals a protection wins, since no rule lifts it."""
+    return (Action.ALLOW, Action.ASK, Action.DENY).index(verdict.action) * 2 + (verdict.by == "protection")
+
+
+def _allow(reason: str) -> Verdict:
+    return Verdict(action=Action.ALLOW, reason=reason, by="mode")
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _runs_text(words: tuple[Word, ...]) -> bool:
+    return any(isinstance(word, str) and re.fullmatch(r"-[a-z]*c[a-z]*", word) for word in words)
+
+
+def _short_version(words: tuple[Word, ...]) -> bool:
+    return len(words) == 1 and words[0] in ("--version", "-V", "--help")

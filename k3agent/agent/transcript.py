@@ -1,0 +1,112 @@
+"""The session's messages in memory: what was stored, in order, and the one way to add to it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from k3agent.agent.emitter import Emitter
+from k3agent.agent.markers import mentions_marker
+from k3agent.events import MessageAdded
+from k3agent.store.records import JournalBatch, RequestRow
+from k3agent.store.sessions import SessionStore
+from k3agent.types import (
+    Finish,
+    ImagePart,
+    Message,
+    MessageId,
+    Origin,
+    Part,
+    Role,
+    SessionId,
+    TextPart,
+    ToolResult,
+    Usage,
+)
+
+
+def new_id() -> MessageId:
+    """Unique, and sorts by time."""
+    return MessageId(f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(6)}")
+
+
+class Transcript:
+    """Grows only; a message is in the store before it is here, and here before anybody is told."""
+
+    def __init__(self, store: SessionStore, session_id: SessionId, emitter: Emitter) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._emitter = emitter
+        self.messages: list[Message] = store.messages(session_id)
+        self.call_ids: set[str] = {call.id for message in self.messages for call in message.calls}
+        self.knows_markers = any(_mentions(message) for message in self.messages)
+
+    @property
+    def leaf(self) -> Message | None:
+        return self.messages[-1] if self.messages else None
+
+    def build(
+        self,
+        role: Role,
+        origin: Origin,
+        parts: tuple[Part, ...],
+        *,
+        model: str | None = None,
+        finish: Finish | None = None,
+        usage: Usage | None = None,
+        parent: MessageId | None = None,
+    ) -> Message:
+        """A message that follows the newest one (or `parent`), not yet added."""
+        if parent is None and self.messages:
+            parent = self.messages[-1].id
+        return Message(
+            id=new_id(),
+            parent=parent,
+            role=role,
+            origin=origin,
+            parts=parts,
+            created_at=datetime.now(UTC),
+            model=model,
+            finish=finish,
+            usage=usage,
+        )
+
+    def user(
+        self, text: str, images: Iterable[ImagePart] = (), *, parent: MessageId | None = None
+    ) -> Message:
+        return self.build(Role.USER, Origin.HUMAN, (TextPart(text=text), *images), parent=parent)
+
+    def harness(self, text: str, *, parent: MessageId | None = None) -> Message:
+        """A message in the user's role that k3agent itself writes."""
+        return self.build(Role.USER, Origin.HARNESS, (TextPart(text=text),), parent=parent)
+
+    def add(
+        self, message: Message, *, request: RequestRow | None = None, batch: JournalBatch | None = None
+    ) -> None:
+        """Store, remember, tell."""
+        self._store.add_message(self._session_id, message, request=request, batch=batch)
+        self.remember(message)
+
+    def remember(self, message: Message) -> None:
+        """Take up a message that is stored already."""
+        self.messages.append(message)
+        self.call_ids.update(call.id for call in message.calls)
+        self.knows_markers = self.knows_markers or _mentions(message)
+        self._emitter.emit(MessageAdded, message=message)
+
+    def open_calls(self) -> Message | None:
+        """The newest message if its calls have no results yet: what a killed process leaves."""
+        leaf = self.leaf
+        return leaf if leaf is not None and leaf.role is Role.ASSISTANT and leaf.calls else None
+
+    def tool_message(self, results: Iterable[ToolResult]) -> Message:
+        return self.build(Role.TOOL, Origin.TOOL, tuple(results))
+
+
+def _mentions(message: Message) -> bool:
+    """A conversation about the markers: then a model that writes them is not leaking."""
+    if message.origin is Origin.MODEL:
+        return False
+    return mentions_marker(message.text) or any(mentions_marker(result.text) for result in message.results)

@@ -1,0 +1,104 @@
+"""Opens the one SQLite file, and locks sessions.
+
+WAL lets readers look while a session writes; `synchronous=FULL` makes a committed message survive a power
+cut. A session's lock is an advisory lock on a file of its own: the kernel drops it when the process dies,
+however it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from k3agent.errors import StoreError
+from k3agent.store import migrations
+
+FILE_NAME = "k3agent.db"
+BUSY_TIMEOUT_S = 30.0
+
+
+def open_database(home: Path) -> sqlite3.Connection:
+    """The database of the data folder `home`, made or brought up to date if need be. Files are 0600.
+
+    Raises StoreError when the file is not a database, is newer than this program, or cannot be written.
+    """
+    path = home / FILE_NAME
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # SQLite gives the -wal and -shm files the mode of the database, so it is set before the first open.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(
+            f"cannot open the session store {path}: {error}; check the folder's owner"
+        ) from error
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        migrations.upgrade(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreError(
+            f"the session store {path} cannot be used: {error}; move it away to start a new one,"
+            f" nothing deletes it"
+        ) from error
+    except StoreError:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All or nothing. IMMEDIATE: the write lock is taken first, so that no upgrade from a read can fail."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot write to the session store: {error}") from error
+    try:
+        yield connection
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise StoreError(f"cannot write to the session store: {error}; is the disk full?") from error
+
+
+class SessionLock:
+    """Held by the one process that may write to a session. Taken when built; freed by `release` or by
+    death.
+    """
+
+    def __init__(self, home: Path, session_id: str) -> None:
+        folder = home / "locks"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = folder / f"{session_id}.lock"
+        self._fd: int | None = None
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise StoreError(
+                f"session {session_id} is in use by process {holder}; wait for it, or fork the session"
+            ) from error
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Idempotent. The file stays: removing it would let two processes lock two different files."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,230 @@
+"""What happened in a session besides its messages: calls, model requests, decisions, tasks.
+
+A call's intent is committed before its effect, so that after a crash one can look whether the effect took
+place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from k3agent import codec
+from k3agent.errors import StoreError
+from k3agent.store.database import open_database, transaction
+from k3agent.store.records import CallRow, CallState, DecisionRow, JournalBatch, RequestRow
+from k3agent.types import MessageId, SessionId, ToolResult, Usage
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Journal:
+    """The base of `SessionStore`: opens the database and keeps everything that is not a session or a
+    message.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._db = open_database(home)
+
+    def close(self) -> None:
+        self._db.close()
+
+    # --- calls, requests, decisions -----------------------------------------------------------------------
+
+    def record(self, session_id: SessionId, batch: JournalBatch) -> None:
+        """Commit the rows. An intent must have been recorded before its effect."""
+        with transaction(self._db) as db:
+            self._insert_batch(db, session_id, batch)
+
+    def _insert_batch(self, db: sqlite3.Connection, session_id: SessionId, batch: JournalBatch) -> None:
+        for row in batch.starts:
+            self._insert_call(db, session_id, row)
+        for row in batch.ends:
+            self._end_call(db, session_id, row)
+        at = now().isoformat()
+        db.executemany(
+            "INSERT INTO decisions (session_id, call_id, tool, subject, action, reason, by, at)"
+            " VALUES (?,?,?,?,?,?,?,?)",
+            [
+                (session_id, row.call_id, row.tool, row.subject, row.action, row.reason, row.by, at)
+                for row in batch.decisions
+            ],
+        )
+
+    def _insert_call(self, db: sqlite3.Connection, session_id: SessionId, row: CallRow) -> None:
+        db.execute(
+            "INSERT INTO calls (session_id, seq, turn, message_id, call_id, tool, arguments, access,"
+            " hashes, state,"
+            " started_at) VALUES (?, (SELECT coalesce(max(seq), 0) + 1 FROM calls WHERE session_id = ?),"
+            " ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, call_id) DO NOTHING",
+            (
+                session_id,
+                session_id,
+                row.turn,
+                row.message_id,
+                row.call_id,
+                row.tool,
+                row.arguments,
+                codec.dump(row.access),
+                codec.dump(row.hashes),
+                row.state.value,
+                now().isoformat(),
+            ),
+        )
+
+    def _end_call(self, db: sqlite3.Connection, session_id: SessionId, row: CallRow) -> None:
+        self._insert_call(db, session_id, row)
+        result = None if row.result is None else codec.dump(codec.result_to_dict(row.result))
+        db.execute(
+            "UPDATE calls SET state = ?, result = ?, digest = ?, files = ?, seen = ?, ended_at = ?"
+            " WHERE session_id = ? AND call_id = ?",
+            (
+                row.state.value,
+                result,
+                row.digest,
+                codec.dump(list(row.files)),
+                codec.dump(row.seen),
+                now().isoformat(),
+                session_id,
+                row.call_id,
+            ),
+        )
+
+    def calls(self, session_id: SessionId, *, turn: int | None = None) -> list[CallRow]:
+        """In the order in which they were started."""
+        rows = self._all(
+            "SELECT turn, message_id, call_id, tool, arguments, state, access, hashes, result, digest,"
+            " files, seen FROM calls"
+            " WHERE session_id = ? AND (? IS NULL OR turn = ?) ORDER BY seq",
+            (session_id, turn, turn),
+        )
+        return [
+            CallRow(
+                turn=row[0],
+                message_id=MessageId(row[1]),
+                call_id=row[2],
+                tool=row[3],
+                arguments=row[4],
+                state=CallState(row[5]),
+                access=json.loads(row[6]),
+                hashes=json.loads(row[7]),
+                result=None if row[8] is None else _result(row[8]),
+                digest=row[9] or "",
+                files=tuple(json.loads(row[10])),
+                seen=json.loads(row[11]),
+            )
+            for row in rows
+        ]
+
+    def add_request(self, session_id: SessionId, request: RequestRow) -> None:
+        with transaction(self._db) as db:
+            self._insert_request(db, session_id, request)
+
+    def _insert_request(self, db: sqlite3.Connection, session_id: SessionId, request: RequestRow) -> None:
+        usage = request.usage
+        db.execute(
+            "INSERT INTO requests (session_id, turn, message_id, outcome, model, input_tokens, cached_tokens,"
+            " output_tokens, reasoning_tokens, cost_usd, started_at, duration_s) VALUES"
+            " (?,?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                session_id,
+                request.turn,
+                request.message_id,
+                request.outcome,
+                request.model,
+                usage.input_tokens,
+                usage.cached_tokens,
+                usage.output_tokens,
+                usage.reasoning_tokens,
+                request.cost_usd,
+                request.started_at.isoformat(),
+                request.duration_s,
+            ),
+        )
+
+    def requests(self, session_id: SessionId) -> list[RequestRow]:
+        rows = self._all(
+            "SELECT turn, outcome, started_at, duration_s, message_id, model, input_tokens, cached_tokens,"
+            " output_tokens, reasoning_tokens, cost_usd FROM requests WHERE session_id = ? ORDER BY id",
+            (session_id,),
+        )
+        return [
+            RequestRow(
+                turn=row[0],
+                outcome=row[1],
+                started_at=stored_time(row[2]),
+                duration_s=row[3],
+                message_id=row[4],
+                model=row[5],
+                usage=Usage(
+                    input_tokens=row[6], cached_tokens=row[7], output_tokens=row[8], reasoning_tokens=row[9]
+                ),
+                cost_usd=row[10],
+            )
+            for row in rows
+        ]
+
+    def decisions(self, session_id: SessionId) -> list[DecisionRow]:
+        rows = self._all(
+            "SELECT call_id, tool, subject, action, reason, by FROM decisions WHERE session_id = ?"
+            " ORDER BY id",
+            (session_id,),
+        )
+        return [
+            DecisionRow(call_id=row[0], tool=row[1], subject=row[2], action=row[3], reason=row[4], by=row[5])
+            for row in rows
+        ]
+
+    # --- tasks --------------------------------------------------------------------------------------------
+
+    def set_tasks(self, session_id: SessionId, kind: str, items: Sequence[tuple[str, str]]) -> None:
+        """Replace the list of one kind by (text, state) pairs."""
+        at = now().isoformat()
+        with transaction(self._db) as db:
+            db.execute("DELETE FROM tasks WHERE session_id = ? AND kind = ?", (session_id, kind))
+            db.executemany(
+                "INSERT INTO tasks (session_id, position, kind, text, state, updated_at) VALUES"
+                " (?,?,?,?,?,?)",
+                [(session_id, index, kind, text, state, at) for index, (text, state) in enumerate(items)],
+            )
+
+    def tasks(self, session_id: SessionId, kind: str) -> list[tuple[str, str]]:
+        rows = self._all(
+            "SELECT text, state FROM tasks WHERE session_id = ? AND kind = ? ORDER BY position",
+            (session_id, kind),
+        )
+        return [(row[0], row[1]) for row in rows]
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def _all(self, query: str, values: Sequence[Any]) -> list[Any]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"the session store in {self.home} cannot be read: {error}") from error
+
+    def _one(self, query: str, values: Sequence[Any]) -> Any:
+        rows = self._all(query, values)
+        return rows[0] if rows else None
+
+
+def stored_time(text: Any) -> datetime:
+    """A stored time; the epoch where it is unreadable, so that a broken row still lists."""
+    with contextlib.suppress(ValueError, TypeError):
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+    return EPOCH
+
+
+def _result(text: str) -> ToolResult:
+    return codec.result_from_dict(json.loads(text))

@@ -1,0 +1,325 @@
+"""Rows in, transcript out: everything the agent keeps.
+
+Laws: a message is inserted and never updated; a call's intent is committed before its effect; nothing is
+deleted without `delete`. What can be derived is not stored, so a lost or broken `sessions` row never hides
+a transcript.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from k3agent import codec
+from k3agent.errors import StoreError
+from k3agent.store import blobs
+from k3agent.store.database import SessionLock, transaction
+from k3agent.store.journal import Journal, now, stored_time
+from k3agent.store.records import JournalBatch, RequestRow, SessionRow, StoredSession, TurnRow
+from k3agent.types import JsonObject, Message, MessageId, SessionId, ToolSpec
+
+# Deleted together with a session; the order does not matter.
+TABLES = ("messages", "calls", "turns", "requests", "decisions", "tasks", "drafts")
+
+
+class SessionStore(Journal):
+    """All sessions of one data folder. Use from one thread. Reading needs no lock; writing to a session
+    needs its `lock`, which is the caller's duty.
+    """
+
+    def lock(self, session_id: SessionId) -> SessionLock:
+        """Raises StoreError while another process (or another Session of this one) has it."""
+        return SessionLock(self.home, session_id)
+
+    # --- sessions -----------------------------------------------------------------------------------------
+
+    def create(self, session: StoredSession) -> None:
+        with transaction(self._db) as db:
+            self._insert_session(db, session)
+
+    def _insert_session(self, db: sqlite3.Connection, session: StoredSession) -> None:
+        at = now().isoformat()
+        try:
+            db.execute(
+                "INSERT INTO sessions (id, cwd, title, provider, model, profile, effort, system,"
+                " tools, meta, parent_id,"
+                " fork_message_id, created_at, updated_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                (
+                    session.id,
+                    session.cwd,
+                    session.title,
+                    session.provider,
+                    session.model,
+                    session.profile,
+                    session.effort,
+                    session.system,
+                    codec.dump([codec.spec_to_dict(spec) for spec in session.tools]),
+                    codec.dump(session.meta),
+                    session.parent_id,
+                    session.fork_message_id,
+                    at,
+                    at,
+                ),
+            )
+        except sqlite3.IntegrityError as error:
+            raise StoreError(
+                f"session {session.id} exists already; resume it or choose another id"
+            ) from error
+
+    def exists(self, session_id: SessionId) -> bool:
+        row = self._one(
+            "SELECT 1 FROM sessions WHERE id = ? UNION SELECT 1 FROM messages WHERE session_id = ? LIMIT 1",
+            (session_id, session_id),
+        )
+        return row is not None
+
+    def resolve(self, prefix: str) -> SessionId:
+        """The one session whose id starts with `prefix`. Raises StoreError for none or several."""
+        rows = self._all(
+            "SELECT id FROM sessions WHERE substr(id, 1, ?) = ?"
+            " UNION SELECT session_id FROM messages WHERE substr(session_id, 1, ?) = ? LIMIT 5",
+            (len(prefix), prefix, len(prefix), prefix),
+        )
+        if len(rows) == 1:
+            return SessionId(rows[0][0])
+        if any(row[0] == prefix for row in rows):
+            return SessionId(prefix)
+        if not rows or not prefix:
+            raise StoreError(f"no session {prefix!r}; `k3agent sessions list` shows them")
+        raise StoreError(f"{prefix!r} fits several sessions: {', '.join(row[0] for row in rows)}")
+
+    def load(self, session_id: SessionId) -> StoredSession:
+        """The frozen part. Unreadable metadata gives defaults and a warning, never an error (the
+        conversation is what counts). Raises StoreError when there is neither a row nor a message.
+        """
+        row = self._one(
+            "SELECT cwd, title, provider, model, profile, effort, system, tools, meta, parent_id,"
+            " fork_message_id"
+            " FROM sessions WHERE id = ?",
+            (session_id,),
+        )
+        if row is None:
+            if not self.exists(session_id):
+                raise StoreError(f"no session {session_id!r}; `k3agent sessions list` shows them")
+            return StoredSession(
+                id=session_id, cwd="", warnings=(f"session {session_id} has no metadata; defaults are used",)
+            )
+        warnings: list[str] = []
+        tools: tuple[ToolSpec, ...] = ()
+        meta: JsonObject = {}
+        try:
+            tools = tuple(codec.spec_from_dict(spec) for spec in json.loads(row[7]))
+        except (ValueError, KeyError, TypeError) as error:
+            warnings.append(
+                f"the tool list of session {session_id} is unreadable ({error!r}); the present one is used"
+            )
+        try:
+            meta = dict(json.loads(row[8]))
+        except (ValueError, TypeError) as error:
+            warnings.append(
+                f"the metadata of session {session_id} is unreadable ({error!r}); defaults are used"
+            )
+        return StoredSession(
+            id=session_id,
+            cwd=str(row[0]),
+            title=str(row[1]),
+            provider=str(row[2]),
+            model=str(row[3]),
+            profile=str(row[4]),
+            effort=str(row[5]),
+            system=str(row[6]),
+            tools=tools,
+            meta=meta,
+            parent_id=row[9],
+            fork_message_id=row[10],
+            warnings=tuple(warnings),
+        )
+
+    def list_sessions(self, cwd: Path | str | None = None) -> list[SessionRow]:
+        """Newest first. Sessions that have lost their row are listed too, from their messages."""
+        rows = self._all(
+            "SELECT s.id, s.cwd, s.title, s.model, s.created_at, s.updated_at, count(m.seq), s.parent_id"
+            " FROM sessions s LEFT JOIN messages m ON m.session_id = s.id GROUP BY s.id"
+            " UNION ALL SELECT session_id, '', '', '', '', '', count(*), NULL FROM messages"
+            " WHERE session_id NOT IN (SELECT id FROM sessions) GROUP BY session_id",
+            (),
+        )
+        found = [
+            SessionRow(
+                id=SessionId(row[0]),
+                cwd=str(row[1]),
+                title=str(row[2]),
+                model=str(row[3]),
+                created_at=stored_time(row[4]),
+                updated_at=stored_time(row[5]),
+                num_messages=row[6],
+                parent_id=row[7],
+            )
+            for row in rows
+        ]
+        if cwd is not None:
+            found = [row for row in found if row.cwd == str(cwd)]
+        return sorted(found, key=lambda row: row.updated_at, reverse=True)
+
+    def latest(self, cwd: Path | str) -> SessionRow | None:
+        """The session of this folder that was used last; sessions without any message do not count."""
+        return next((row for row in self.list_sessions(cwd) if row.num_messages), None)
+
+    def set_title(self, session_id: SessionId, title: str) -> None:
+        with transaction(self._db) as db:
+            db.execute("UPDATE sessions SET title = ? WHERE id = ?", (title, session_id))
+
+    def update_meta(self, session_id: SessionId, meta: JsonObject) -> None:
+        with transaction(self._db) as db:
+            db.execute("UPDATE sessions SET meta = ? WHERE id = ?", (codec.dump(meta), session_id))
+
+    def fork(self, source_id: SessionId, new_id: SessionId) -> StoredSession:
+        """A new session with the same frozen part and copies of the messages and calls so far."""
+        source = self.load(source_id)
+        leaf = self._one(
+            "SELECT id FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT 1", (source_id,)
+        )
+        forked = StoredSession(
+            id=new_id,
+            cwd=source.cwd,
+            provider=source.provider,
+            model=source.model,
+            profile=source.profile,
+            effort=source.effort,
+            system=source.system,
+            tools=source.tools,
+            title=source.title,
+            meta=source.meta,
+            parent_id=source_id,
+            fork_message_id=None if leaf is None else MessageId(leaf[0]),
+        )
+        with transaction(self._db) as db:
+            self._insert_session(db, forked)
+            for table, columns in (
+                ("messages", "seq, id, parent_id, body"),
+                ("turns", "seq, message_id, started_at, ended_at, outcome, detail"),
+                (
+                    "calls",
+                    "seq, turn, message_id, call_id, tool, arguments, access, hashes, state, result,"
+                    " digest, files, seen,"
+                    " started_at, ended_at",
+                ),
+                ("tasks", "position, kind, text, state, data, updated_at"),
+            ):
+                db.execute(
+                    f"INSERT INTO {table} (session_id, {columns}) SELECT ?, {columns} FROM {table}"
+                    f" WHERE session_id = ?",
+                    (new_id, source_id),
+                )
+        return forked
+
+    def delete(self, session_id: SessionId) -> None:
+        """Remove the session and its blobs (those that a fork may point to stay). Only ever on a command."""
+        if not self.exists(session_id):
+            raise StoreError(f"no session {session_id!r}; `k3agent sessions list` shows them")
+        lock = self.lock(session_id)
+        try:
+            with transaction(self._db) as db:
+                for table in TABLES:
+                    db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+                db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+            if self._one("SELECT 1 FROM sessions WHERE parent_id = ?", (session_id,)) is None:
+                shutil.rmtree(blobs.folder_of(self.home, session_id), ignore_errors=True)
+        finally:
+            lock.release()
+
+    # --- messages and turns -------------------------------------------------------------------------------
+
+    def messages(self, session_id: SessionId) -> list[Message]:
+        """The transcript, from the first message to the newest leaf."""
+        rows = self._all("SELECT seq, body FROM messages WHERE session_id = ? ORDER BY seq", (session_id,))
+        by_id: dict[MessageId, Message] = {}
+        leaf: Message | None = None
+        for seq, body in rows:
+            try:
+                leaf = codec.message_from_json(body)
+            except codec.FormatError as error:
+                raise StoreError(f"message {seq} of session {session_id}: {error}") from error
+            by_id[leaf.id] = leaf
+        path: list[Message] = []
+        while leaf is not None:
+            path.append(leaf)
+            leaf = None if leaf.parent is None else by_id.get(leaf.parent)
+        return path[::-1]
+
+    def add_message(
+        self,
+        session_id: SessionId,
+        message: Message,
+        *,
+        request: RequestRow | None = None,
+        batch: JournalBatch | None = None,
+    ) -> None:
+        """Insert a message, with the row of the call that made it and the ends of calls it answers, in one
+        commit. The draft, if there is one, is gone with it.
+        """
+        with transaction(self._db) as db:
+            self._insert_message(db, session_id, message)
+            if request is not None:
+                self._insert_request(db, session_id, request)
+                db.execute("DELETE FROM drafts WHERE session_id = ?", (session_id,))
+            if batch is not None:
+                self._insert_batch(db, session_id, batch)
+
+    def _insert_message(self, db: sqlite3.Connection, session_id: SessionId, message: Message) -> None:
+        db.execute(
+            "INSERT INTO messages (session_id, seq, id, parent_id, body) VALUES"
+            " (?, (SELECT coalesce(max(seq), 0) + 1 FROM messages WHERE session_id = ?), ?, ?, ?)",
+            (session_id, session_id, message.id, message.parent, codec.message_to_json(message)),
+        )
+        db.execute("UPDATE sessions SET updated_at = ? WHERE id = ?", (now().isoformat(), session_id))
+
+    def start_turn(self, session_id: SessionId, messages: Sequence[Message], *, title: str = "") -> int:
+        """Insert the messages that open a turn and the turn itself. Returns the turn's number, from 1."""
+        with transaction(self._db) as db:
+            for message in messages:
+                self._insert_message(db, session_id, message)
+            row = db.execute(
+                "INSERT INTO turns (session_id, seq, message_id, started_at) VALUES"
+                " (?, (SELECT coalesce(max(seq), 0) + 1 FROM turns WHERE session_id = ?), ?, ?)"
+                " RETURNING seq",
+                (session_id, session_id, messages[-1].id, now().isoformat()),
+            ).fetchone()
+            if title:
+                db.execute("UPDATE sessions SET title = ? WHERE id = ? AND title = ''", (title, session_id))
+        return int(row[0])
+
+    def end_turn(self, session_id: SessionId, turn: int, outcome: str, detail: str) -> None:
+        with transaction(self._db) as db:
+            db.execute(
+                "UPDATE turns SET ended_at = ?, outcome = ?, detail = ? WHERE session_id = ? AND seq = ?",
+                (now().isoformat(), outcome, detail, session_id, turn),
+            )
+
+    def last_turn(self, session_id: SessionId) -> TurnRow | None:
+        row = self._one(
+            "SELECT seq, message_id, outcome, detail FROM turns WHERE session_id = ? ORDER BY seq DESC"
+            " LIMIT 1",
+            (session_id,),
+        )
+        return None if row is None else TurnRow(seq=row[0], message_id=row[1], outcome=row[2], detail=row[3])
+
+    def save_draft(self, session_id: SessionId, text: str) -> None:
+        """What has been streamed of an answer that is not finished: for people, never for the model."""
+        with transaction(self._db) as db:
+            db.execute(
+                "INSERT INTO drafts VALUES (?, ?, ?) ON CONFLICT (session_id) DO UPDATE"
+                " SET body = excluded.body, updated_at = excluded.updated_at",
+                (session_id, text, now().isoformat()),
+            )
+
+    def draft(self, session_id: SessionId) -> str | None:
+        row = self._one("SELECT body FROM drafts WHERE session_id = ?", (session_id,))
+        return None if row is None else str(row[0])
+
+    def drop_draft(self, session_id: SessionId) -> None:
+        with transaction(self._db) as db:
+            db.execute("DELETE FROM drafts WHERE session_id = ?", (session_id,))
