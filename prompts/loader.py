@@ -24,7 +24,7 @@ def load(name: str) -> str:
         raise LookupError(f"There is no prompt {name!r}: {FOLDER / name}.md is missing.") from error
 
 
-def render(name: str, **values: object) -> str:
+def render(name: str, /, **values: object) -> str:
     """The text of `<name>.md` as a jinja2 template over `values`; each value must be used by the text."""
     import jinja2  # lazy: 60 ms
     import jinja2.meta

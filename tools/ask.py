@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from k3agent.tools.base import Access, Args, Question, ToolContext, ToolOutput
+from k3agent.tools.support.truncate import one_line
 from pydantic import Field
 
 
@@ -17,7 +18,7 @@ class AskTool:
     is_read_only = True
 
     def describe(self, args: AskArgs) -> str:
-        return f"ask: {args.question}"
+        return one_line(f"ask: {args.question}")
 
     def access(self, args: AskArgs, ctx: ToolContext) -> Access:
         return Access()

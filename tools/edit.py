@@ -9,6 +9,7 @@ from __future__ import annotations
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import diffs, matching, paths, textio
 from k3agent.tools.support.freshness import digest
+from k3agent.tools.support.truncate import one_line
 from pydantic import Field
 
 from k3agent.errors import ToolError
@@ -30,7 +31,7 @@ class EditTool:
     is_read_only = False
 
     def describe(self, args: EditArgs) -> str:
-        return f"edit {args.path}"
+        return one_line(f"edit {args.path}")
 
     def access(self, args: EditArgs, ctx: ToolContext) -> Access:
         return Access(writes=(paths.locate(args.path, ctx).path,))

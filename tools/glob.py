@@ -9,6 +9,7 @@ from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import paths
 from k3agent.tools.support.globs import MAGIC, compile_glob
 from k3agent.tools.support.ignore import walk
+from k3agent.tools.support.truncate import one_line
 from pydantic import Field
 
 from k3agent.errors import ToolError
@@ -28,7 +29,7 @@ class GlobTool:
     is_read_only = True
 
     def describe(self, args: GlobArgs) -> str:
-        return f"glob {args.pattern}" + ("" if args.path == "." else f" in {args.path}")
+        return one_line(f"glob {args.pattern}" + ("" if args.path == "." else f" in {args.path}"))
 
     def access(self, args: GlobArgs, ctx: ToolContext) -> Access:
         return Access(reads=(_split(args, ctx)[0].path,))

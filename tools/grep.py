@@ -8,6 +8,7 @@ import re
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import paths, ripgrep
 from k3agent.tools.support.ignore import walk
+from k3agent.tools.support.truncate import one_line
 from pydantic import Field
 
 from k3agent.errors import ToolError
@@ -33,7 +34,7 @@ class GrepTool:
     is_read_only = True
 
     def describe(self, args: GrepArgs) -> str:
-        return f"grep {args.pattern}" + ("" if args.path == "." else f" in {args.path}")
+        return one_line(f"grep {args.pattern}" + ("" if args.path == "." else f" in {args.path}"))
 
     def access(self, args: GrepArgs, ctx: ToolContext) -> Access:
         return Access(reads=(paths.locate(args.path, ctx).path,))

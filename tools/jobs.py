@@ -209,7 +209,7 @@ class JobsTool:
     is_read_only = False
 
     def describe(self, args: JobsArgs) -> str:
-        return f"jobs {args.action}" + (f" {args.job}" if args.job else "")
+        return truncate.one_line(f"jobs {args.action}" + (f" {args.job}" if args.job else ""))
 
     def access(self, args: JobsArgs, ctx: ToolContext) -> Access:
         return Access()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import diffs, paths, textio, unified
 from k3agent.tools.support.freshness import digest
+from k3agent.tools.support.truncate import one_line
 from pydantic import Field
 
 from k3agent.errors import ToolError
@@ -36,7 +37,7 @@ class PatchTool:
 
     def describe(self, args: PatchArgs) -> str:
         names = dict.fromkeys(change.target or change.source or "" for change in unified.parse(args.patch))
-        return f"patch {', '.join(names)}"
+        return one_line(f"patch {', '.join(names)}")
 
     def access(self, args: PatchArgs, ctx: ToolContext) -> Access:
         names = [name for c in unified.parse(args.patch) for name in (c.source, c.target) if name is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import paths, textio
+from k3agent.tools.support.truncate import one_line
 from pydantic import Field
 
 from k3agent.errors import ToolError
@@ -24,7 +25,7 @@ class ReadTool:
     is_read_only = True
 
     def describe(self, args: ReadArgs) -> str:
-        return f"read {args.path}" + (f" from line {args.offset}" if args.offset > 1 else "")
+        return one_line(f"read {args.path}" + (f" from line {args.offset}" if args.offset > 1 else ""))
 
     def access(self, args: ReadArgs, ctx: ToolContext) -> Access:
         return Access(reads=(paths.locate(args.path, ctx).path,))

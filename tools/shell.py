@@ -33,7 +33,7 @@ class ShellTool:
     is_read_only = False
 
     def describe(self, args: ShellArgs) -> str:
-        return f"$ {args.command}" + (" &" if args.background else "")
+        return f"$ {truncate.one_line(args.command)}" + (" &" if args.background else "")
 
     def access(self, args: ShellArgs, ctx: ToolContext) -> Access:
         return Access(runs=args.command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import diffs, paths, textio
 from k3agent.tools.support.freshness import digest
+from k3agent.tools.support.truncate import one_line
 from pydantic import Field
 
 from k3agent.errors import ToolError
@@ -21,7 +22,7 @@ class WriteTool:
     is_read_only = False
 
     def describe(self, args: WriteArgs) -> str:
-        return f"write {args.path} ({_count(args.content)})"
+        return one_line(f"write {args.path} ({_count(args.content)})")
 
     def access(self, args: WriteArgs, ctx: ToolContext) -> Access:
         return Access(writes=(paths.locate(args.path, ctx).path,))

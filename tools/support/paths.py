@@ -40,7 +40,7 @@ def locate(path: str, ctx: ToolContext) -> Place:
         joined = _as_on_disk(os.path.join(ctx.cwd, path))  # noqa: PTH118 - Path would drop `..` and `.` hints
         real = Path(os.path.realpath(joined))
     except (OSError, ValueError, UnicodeEncodeError) as error:
-        raise ToolError(f"{printable(path)} is not a usable path: {error}.") from error
+        raise ToolError(f"{path!a} is not a usable path: {error}.") from error
     # `a/../b` is not `b` when `a` is a link, so such a path is shown as what it really is.
     named = str(real) if ".." in joined.split("/") else os.path.normpath(joined)
     return Place(real, relative(named, ctx.cwd))

@@ -111,18 +111,14 @@ def members(session: int) -> list[ProcessInfo]:
     return []
 
 
-def send(session: int, number: signal.Signals) -> bool:
-    """Send a signal to every process of the session; whether there was any."""
-    pids = {info.pid for info in members(session)}
-    found = bool(pids)
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-    # Also reaches what was forked in the meantime, and is all there is without /proc.
+def send(session: int, number: signal.Signals) -> None:
+    """Send a signal to every process of the session."""
+    # First to all of the leader's group at once: a shell that outlives its children would report their death.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(session, number)
-        found = True
-    return found
+    for info in members(session):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(info.pid, number)
 
 
 async def end_session(session: int, grace_s: float = GRACE_S) -> None:

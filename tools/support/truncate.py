@@ -46,6 +46,14 @@ def _last_state(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
+def one_line(text: str) -> str:
+    """`text` for people, on one line: what a terminal would obey or hide is shown as an escape."""
+    if text.isprintable():
+        return text
+    text = text.rstrip("\n").replace("\n", " ⏎ ")
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """`text` is all of it when `num_cut` is 0, else head and tail around a line that says so."""

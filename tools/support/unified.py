@@ -20,16 +20,26 @@ _NO_NEWLINE = "\\ No newline"
 
 @dataclass(slots=True)
 class Hunk:
-    """`line` is the first old line counted from 1, or None; `old` and `new` are lines without ends.
-    `ends_bare`: the new text ends without a line end.
+    """`line` is the first old line counted from 1, or None; `rows` are marks and lines without ends (mark ""
+    is a blank row without its space). `ends_bare`: the new text ends without a line end.
     """
 
     line: int | None
     count: int | None
-    old: list[str] = field(default_factory=list)
-    new: list[str] = field(default_factory=list)
-    ends_with_context: bool = False
+    rows: list[tuple[str, str]] = field(default_factory=list)
     ends_bare: bool = False
+
+    @property
+    def old(self) -> list[str]:
+        return [text for mark, text in self.rows if mark != "+"]
+
+    @property
+    def new(self) -> list[str]:
+        return [text for mark, text in self.rows if mark != "-"]
+
+    @property
+    def ends_with_context(self) -> bool:
+        return bool(self.rows) and self.rows[-1][0] in ("", " ")
 
 
 @dataclass(slots=True)
@@ -50,7 +60,7 @@ def parse(patch: str) -> list[FileChange]:
     index = 0
     while index < len(rows):
         row = rows[index]
-        if _is_header(rows, index):
+        if _is_header(rows, index, hunk):
             source, target = _name(row[4:]), _name(rows[index + 1][4:])
             changes.append(FileChange(*_strip(source, target)))
             hunk = None
@@ -79,11 +89,11 @@ def parse(patch: str) -> list[FileChange]:
     return changes
 
 
-def _is_header(rows: list[str], index: int) -> bool:
-    """`--- x` is a removed line `-- x` unless `+++ y` and a hunk (or the end) come after it."""
+def _is_header(rows: list[str], index: int, hunk: Hunk | None) -> bool:
+    """Within a hunk, `--- x` is a removed line `-- x` unless `+++ y` and `@@` come next."""
     if not (rows[index].startswith("--- ") and index + 1 < len(rows) and rows[index + 1].startswith("+++ ")):
         return False
-    return all(not row.strip() for row in rows[index + 2 :][:1]) or rows[index + 2].startswith("@@")
+    return hunk is None or (index + 2 < len(rows) and rows[index + 2].startswith("@@"))
 
 
 def _name(text: str) -> str | None:
@@ -106,31 +116,24 @@ def _hunk(row: str) -> Hunk:
 
 
 def _take(hunk: Hunk, row: str, index: int) -> None:
+    mark = row[:1]
     if row.startswith(_NO_NEWLINE):
-        hunk.ends_bare = not (len(hunk.old) and not hunk.ends_with_context and hunk.new == [])
-        return
-    mark, text = row[:1], row[1:]
-    if mark not in ("", " ", "+", "-"):
+        hunk.ends_bare = bool(hunk.rows) and hunk.rows[-1][0] != "-"
+    elif mark in ("", " ", "+", "-"):
+        hunk.ends_bare = False
+        hunk.rows.append((mark, row[1:]))
+    else:
         raise ToolError(
             f"Line {index + 1} of patch is no diff line (it must begin with ' ', '+' or '-'): {row[:80]}"
         )
-    hunk.ends_bare = False
-    hunk.ends_with_context = mark in ("", " ")
-    if mark != "+":
-        hunk.old.append(text)
-    if mark != "-":
-        hunk.new.append(text)
 
 
 def _drop_blank_tail(hunk: Hunk) -> None:
-    """Blank rows after a hunk are the space between sections, unless the header counts them."""
-    while (
-        hunk.ends_with_context and hunk.old and hunk.new and not hunk.old[-1] and not hunk.new[-1]
-        and (hunk.count is None or len(hunk.old) > hunk.count)
-    ):  # fmt: skip
-        hunk.old.pop()
-        hunk.new.pop()
-        hunk.ends_with_context = not hunk.old or (bool(hunk.new) and hunk.old[-1] == hunk.new[-1])
+    """Rows that are quite empty after a hunk are the space between sections. As context they would only help
+    to find the place, so one stays only where the hunk has no other old line.
+    """
+    while hunk.rows and hunk.rows[-1][0] == "" and not (hunk.count and len(hunk.old) == 1):
+        hunk.rows.pop()
 
 
 def _joined(changes: list[FileChange]) -> list[FileChange]:
@@ -156,7 +159,7 @@ def place(view: str, hunks: list[Hunk], shown: str) -> list[tuple[int, int, str]
     offsets[-1] = len(view)
     edits = []
     for number, hunk in enumerate(hunks, 1):
-        first = _find(rows, hunk, number, shown)
+        first = _find(rows, hunk, hunk.old, number, shown)
         last = first + len(hunk.old)
         text = "".join(row + "\n" for row in hunk.new)
         keeps_bare_end = hunk.ends_with_context and not view.endswith("\n")
@@ -172,39 +175,35 @@ def place(view: str, hunks: list[Hunk], shown: str) -> list[tuple[int, int, str]
     return edits
 
 
-def _find(rows: list[str], hunk: Hunk, number: int, shown: str) -> int:
-    if not hunk.old:
+def _find(rows: list[str], hunk: Hunk, old: list[str], number: int, shown: str) -> int:
+    if not old:
         if hunk.line is None and rows:
             raise ToolError(f"Hunk {number} for {shown} names no old line. Add context.")
         return min(hunk.line or 0, len(rows))
-    size = len(hunk.old)
-    stated = None if hunk.line is None else hunk.line - 1
-    if stated is not None and rows[stated : stated + size] == hunk.old:
+    size = len(old)
+    stated = -1 if hunk.line is None else hunk.line - 1
+    if stated >= 0 and rows[stated : stated + size] == old:
         return stated
-    found = [start for start in range(len(rows) - size + 1) if rows[start : start + size] == hunk.old]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    found = [start for start in range(len(rows) - size + 1) if rows[start : start + size] == old]
+    if len(found) > 1:
         lines = ", ".join(str(start + 1) for start in found[:20])
         raise ToolError(f"Hunk {number} fits {shown} at several places (lines {lines}). Add context.")
-    if [row.rstrip() for row in rows[stated or 0 :][:size]] == [row.rstrip() for row in hunk.old]:
-        raise ToolError(
-            f"Hunk {number} does not fit {shown}: white space at line ends differs. Read it again."
-        )
-    return _raise_misfit(rows, hunk, number, shown)
+    if not found:
+        raise _misfit(rows, old, number, shown)
+    return found[0]
 
 
-def _raise_misfit(rows: list[str], hunk: Hunk, number: int, shown: str) -> int:
-    """Say which old line is not there, at the place where most of them are."""
+def _misfit(rows: list[str], old: list[str], number: int, shown: str) -> ToolError:
+    """Says which old line is not there, at the place where most of them are."""
 
     def fitting(start: int) -> int:
-        return sum(a == b for a, b in zip(rows[start:], hunk.old, strict=False))
+        return sum(a == b for a, b in zip(rows[start : start + len(old)], old, strict=False))
 
     start = max(range(len(rows)), key=fitting, default=0)
     message = f"Hunk {number} does not fit {shown}."
     if rows and fitting(start):
-        here = rows[start : start + len(hunk.old)]
-        wrong = next((i for i, row in enumerate(hunk.old) if here[i : i + 1] != [row]), 0)
+        here = rows[start : start + len(old)]
+        wrong = next(index for index, row in enumerate(old) if here[index : index + 1] != [row])
         real = here[wrong] if wrong < len(here) else "(end of file)"
-        message += f"\nExpected: {hunk.old[wrong]}\nLine {start + wrong + 1}: {real}"
-    raise ToolError(message)
+        message += f"\nExpected: {old[wrong]}\nLine {start + wrong + 1}: {real}"
+    return ToolError(message)

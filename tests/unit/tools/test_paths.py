@@ -1,0 +1,56 @@
+"""Paths are judged as what they really are."""
+
+import pytest
+from k3agent.tools import BUILTIN
+from k3agent.tools.support import paths
+
+from k3agent.errors import ToolError
+
+
+def test_access_names_the_resolved_path(ctx, tmp_path):
+    outside = tmp_path.resolve() / "secret.txt"
+    outside.write_text("x")
+    (ctx.cwd / "innocent").symlink_to(outside)
+    (ctx.cwd / "up").symlink_to(outside.parent, target_is_directory=True)
+    read, write = BUILTIN["read"], BUILTIN["write"]
+    assert read.access(read.args(path="innocent"), ctx).reads == (outside,)
+    assert read.access(read.args(path="../secret.txt"), ctx).reads == (outside,)
+    assert write.access(write.args(path="up/new.txt", content=""), ctx).writes == (
+        outside.parent / "new.txt",
+    )
+    glob, grep = BUILTIN["glob"], BUILTIN["grep"]
+    assert glob.access(glob.args(pattern="../*.txt"), ctx).reads == (outside.parent,)
+    assert grep.access(grep.args(pattern="x", path="up"), ctx).reads == (outside.parent,)
+    patch = BUILTIN["patch"]
+    diff = "--- a/innocent\n+++ b/innocent\n@@ -1 +1 @@\n-x\n+y\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+y\n"
+    assert patch.access(patch.args(patch=diff), ctx).writes == (outside, ctx.cwd / "n")
+
+
+def test_shell_access_is_the_command_and_has_no_effect(ctx):
+    """R38: the agent sees the command and can save files before `run` starts it."""
+    shell = BUILTIN["shell"]
+    access = shell.access(shell.args(command="git reset --hard && touch made"), ctx)
+    assert access.runs == "git reset --hard && touch made"
+    assert not ctx.output_dir.exists()
+
+
+def test_shown_paths(ctx, tmp_path):
+    assert paths.locate("./a/./b", ctx).shown == "a/b"
+    assert paths.locate(str(ctx.cwd / "a"), ctx).shown == "a"
+    assert paths.locate(".", ctx).shown == "."
+    assert paths.locate("a/../b", ctx).shown == "b"
+    assert paths.locate("../x", ctx).shown == str(tmp_path.resolve() / "x")
+    (ctx.cwd / "link").symlink_to(tmp_path, target_is_directory=True)
+    assert paths.locate("link/../b", ctx).shown == str(tmp_path.resolve().parent / "b")
+    assert paths.locate("link/b", ctx).shown == "link/b"
+
+
+def test_home(ctx, tmp_path):
+    ctx.environ["HOME"] = str(tmp_path)
+    assert paths.locate("~/x", ctx).path == tmp_path.resolve() / "x"
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "x\ud800y"])
+def test_unusable_paths(ctx, path):
+    with pytest.raises(ToolError):
+        paths.locate(path, ctx)
