@@ -24,7 +24,9 @@ PATTERN = "|".join(
     [
         # Line breaks with the indentation that follows.
         r"(?:\r?\n)+[ \t]*",
-        r"[ \t]+",
+        # Apart from each other: a tab ends the line number of a listing, the line's own indentation follows.
+        r" +",
+        r"\t+",
         # parseHTTPReply: parse, HTTP, Reply.
         r"\p{Lu}+(?=\p{Lu}\p{Ll})",
         r"\p{Lu}?\p{Ll}+",

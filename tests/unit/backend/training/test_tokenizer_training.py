@@ -33,6 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, object
         ("max_retries = 10", ["max", "_", "retries", " ", "=", " ", "1", "0"]),
         ("a\n\n    b", ["a", "\n\n    ", "b"]),
         ("if x:\r\n\ty", ["if", " ", "x", ":", "\r\n\t", "y"]),
+        ("12\t    x", ["1", "2", "\t", "    ", "x"]),
         ("==('", ["=", "=", "(", "'"]),
         ("naïve 中文 é", ["naïve", " ", "中文", " ", "é"]),
     ],
