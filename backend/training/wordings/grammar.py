@@ -1,8 +1,8 @@
 """Turns hand-written request wordings into user messages: template grammar, slot quoting, noise.
 
 API: `phrase(goal, slots, rng, held_out=False, noise=True)`; `goal` is `catalog.goal("set_const")` or from a
-family's `GOALS`, `slots` gives each name of `goal.slots` its text, which comes out verbatim. In templates `(a|b)`
-picks one, `[a]` is optional, `{slot!}` stays bare, `\\n` breaks a line, a backslash escapes the next sign.
+family's `GOALS`, `slots` gives each name of `goal.slots` its text, which comes out verbatim. In templates
+`(a|b)` picks one, `[a]` is optional, `{slot!}` stays bare, `\\n` breaks a line, a backslash escapes the next sign.
 """
 
 import re
@@ -55,6 +55,8 @@ class Goal:
     held_out: tuple[str, ...]
     light: bool = False
     """Complete messages (chat, refusals): no greeting, politeness or context is put around them."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Slots that need not be given and need not stand in every template, such as the kind of a definition."""
     compiled: dict[bool, list[tuple[Node, ...]]] = field(default_factory=dict, repr=False, compare=False)
 
     def templates(self, held_out: bool) -> list[tuple[Node, ...]]:
@@ -177,7 +179,7 @@ _CODE_ORDER = ("`", '"', "'")
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """How the writer of one message sets things off: one mark for names, one order of marks for text and for code."""
+    """How the writer of one message sets things off: one mark for names, one order for text and code."""
 
     mark: str
     text: tuple[str, ...]
@@ -220,27 +222,33 @@ def phrase(
     habit = Habit.draw(rng)
     texts: list[str] = []
     fixed: list[bool] = []
+    closable = True
     for index, piece in enumerate(pieces):
         if isinstance(piece, str):
             texts.append(piece)
             fixed.append(False)
             continue
-        value = slots.get(piece.name)
+        value = slots.get(piece.name, goal.defaults.get(piece.name))
         if value is None:
-            raise WordingError(f"slot {piece.name} of goal {goal.name} has no value; give {sorted(goal.slots)}")
+            known = ", ".join(goal.slots)
+            raise WordingError(f"slot {piece.name} of goal {goal.name} has no value; give {known}")
         if not piece.bare:
             after = pieces[index + 1] if index + 1 < len(pieces) else ""
             value = habit.quoted(value, goal.slots[piece.name], after if isinstance(after, str) else "")
         texts.append(value)
         fixed.append(True)
-    return dress(texts, fixed, goal.light, rng) if noise else "".join(texts)
+        closable = not (piece.bare or (goal.slots[piece.name] == "code" and value == slots.get(piece.name)))
+    if isinstance(pieces[-1], str):
+        closable = True
+    return dress(texts, fixed, goal.light, closable, rng) if noise else "".join(texts)
 
 
 def load_family(family: str) -> dict[str, Goal]:
     """The goals written in `texts/<family>/*.txt`.
 
     A goal starts with `@goal NAME slot:style ...` (or `@light NAME` for complete messages); its lines are
-    training templates until `@held_out`. Lines starting with `#` are comments.
+    training templates until `@held_out`. `slot:style=word` is an optional slot with that default.
+    Lines starting with `#` are comments.
     """
     goals: dict[str, Goal] = {}
     for path in sorted((_TEXTS / family).glob("*.txt")):
@@ -256,7 +264,7 @@ def load_family(family: str) -> dict[str, Goal]:
 def _parse(path: Path) -> list[Goal]:
     """The goals of one text file."""
     goals: list[Goal] = []
-    head: tuple[str, dict[str, str], bool] | None = None
+    head: str | None = None
     splits: tuple[list[str], list[str]] = ([], [])
     into = 0
     for line in [*path.read_text(encoding="utf-8").splitlines(), "@end"]:
@@ -268,25 +276,26 @@ def _parse(path: Path) -> list[Goal]:
             into = 1
         else:
             if head:
-                goals.append(Goal(head[0], head[1], tuple(splits[0]), tuple(splits[1]), head[2]))
+                goals.append(_goal(head, path, tuple(splits[0]), tuple(splits[1])))
             splits, into = ([], []), 0
-            head = _head(line, path)
+            head = line
     return goals
 
 
-def _head(line: str, path: Path) -> tuple[str, dict[str, str], bool] | None:
-    """A goal's name, slots and lightness from its `@` line."""
+def _goal(line: str, path: Path, train: tuple[str, ...], held_out: tuple[str, ...]) -> Goal:
+    """The goal whose `@` line this is."""
     kind, *rest = line.split()
-    if kind == "@end":
-        return None
     if kind not in ("@goal", "@light") or not rest:
         raise WordingError(f"cannot read {line!r} in {path.name}; write `@goal NAME slot:style ...`")
     slots: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     for item in rest[1:]:
         name, _, style = item.partition(":")
+        style, optional, default = style.partition("=")
         if style not in STYLES:
-            raise WordingError(
-                f"slot {item!r} in {path.name} has no known style; use one of {', '.join(STYLES)}"
-            )
+            known = ", ".join(STYLES)
+            raise WordingError(f"slot {item!r} in {path.name} has no known style; use one of {known}")
         slots[name] = style
-    return rest[0], slots, kind == "@light"
+        if optional:
+            defaults[name] = default
+    return Goal(rest[0], slots, train, held_out, kind == "@light", defaults)

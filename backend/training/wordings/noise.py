@@ -8,11 +8,11 @@ from random import Random
 
 _VERBS = """
     add adjust append apply bring bugfix build bump carry change check clean comment complete
-    continue convert copy correct count create cut debug define delete describe disable display do
+    continue convert copy correct count create cut debug define delete describe disable display
     document double drop dump edit enable ensure erase execute explain extend figure find fix flip
     generate get give go grab grep have hunt import include increase initialise insert inspect
     introduce investigate jump keep kick launch lay let list locate look lower make mark modify move
-    name open overwrite paste place please point prepend print purge push put raise read relocate
+    name open overwrite paste place point prepend print purge push put raise read relocate
     remove rename repair rephrase replace report reset rework rewrite rid run save scan search see
     set show sort spell start store strip study substitute summarise summarize swap switch take tell
     throw tick trace track turn type update use verify view walk wipe write
@@ -102,8 +102,6 @@ def _open(texts: list[str], verb: bool, rng: Random) -> bool:
 def _close(texts: list[str], fixed: list[bool], asking: bool, verb: bool, rng: Random) -> None:
     """Give the message an end: a stop, a question mark, a thank-you, or nothing."""
     end = texts[-1]
-    if "\n" in end or "\n" in texts[0]:
-        return
     if end.endswith("?"):
         if not fixed[-1] and rng.random() < 0.25:
             texts[-1] = end[:-1]
@@ -137,14 +135,19 @@ def _casing(texts: list[str], fixed: list[bool], literal_start: bool, rng: Rando
                 texts[i] = _SENTENCE_START.sub(lambda m: m.group(1) + m.group(2).lower(), text)
 
 
-def dress(texts: list[str], fixed: list[bool], light: bool, rng: Random) -> str:
-    """The pieces as one message with some habits applied; pieces marked fixed stay as they are."""
+def dress(texts: list[str], fixed: list[bool], light: bool, closable: bool, rng: Random) -> str:
+    """The pieces as one message with some habits applied; pieces marked fixed stay as they are.
+
+    A message that is not `closable` ends with bare code: a full stop after it could be taken as part of it.
+    """
+    closable = closable and not any("\n" in text for text in texts)
     literal_start = bool(texts) and not fixed[0]
     first = _FIRST.match(texts[0]) if literal_start else None
     word = first.group().lower() if first else ""
     verb = word in IMPERATIVES
     asking = not light and literal_start and _open(texts, verb, rng)
-    _close(texts, fixed, asking, verb and not light, rng)
+    if closable:
+        _close(texts, fixed, asking, verb and not light, rng)
     _casing(texts, fixed, literal_start, rng)
     if rng.random() < 0.05:
         _typo(texts, fixed, rng)
@@ -155,7 +158,7 @@ def dress(texts: list[str], fixed: list[bool], light: bool, rng: Random) -> str:
     if roll < 0.05:
         before = _BEFORE[int(rng.random() * len(_BEFORE))]
         return f"{before} {message[:1].upper() + message[1:] if literal_start else message}"
-    if roll < 0.08 and "\n" not in message:
+    if roll < 0.08 and closable:
         stop = "" if message.endswith((".", "?", "!")) and not fixed[-1] else "."
         return f"{message}{stop} {_AFTER[int(rng.random() * len(_AFTER))]}"
     return message
