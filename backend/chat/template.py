@@ -47,12 +47,13 @@ _SCHEMA_OUT = "\nThe JSON data must match the following schema:\n```json\n{}\n``
 @dataclass(slots=True)
 class Rendered:
     """A prompt. `channel` is where the model goes on writing; the last `num_stub` ids are not billed as
-    prompt.
+    prompt; `anchors` are positions that other conversations are likely to share: the end of the system part.
     """
 
     token_ids: list[int] = field(default_factory=list)
     channel: Channel = "think"
     num_stub: int = 0
+    anchors: list[int] = field(default_factory=list)
 
 
 def compact_json(value: object) -> str:
@@ -246,12 +247,17 @@ def render(
     if partial is not None and partial.get("role") != "assistant":
         raise TemplateError("partial is only possible on a last message with role assistant")
     history = messages[:-1] if partial is not None else messages
-    _Conversation(tokenizer, writer, thinking, substitute).write(history)
+    roles = [message.get("role") for message in history]
+    num_system = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
+    conversation = _Conversation(tokenizer, writer, thinking, substitute)
+    conversation.write(history[:num_system])
+    anchors = [len(writer.ids)] if writer.ids and num_system < len(history) else []
+    conversation.write(history[num_system:])
     if tool_choice in _CHOICE:
         writer.control("tool-choice", _CHOICE[tool_choice])
     if response_format:
         _write_response_format(writer, response_format)
-    rendered = Rendered(writer.ids)
+    rendered = Rendered(writer.ids, anchors=anchors)
     if partial is not None:
         _open_partial(writer, rendered, partial, thinking)
     elif add_generation_prefix:

@@ -95,7 +95,7 @@ class EngineClient:
         Raises EngineUnavailableError when the engine is gone.
         """
         queue: asyncio.Queue[RequestReport | EngineUnavailableError] = asyncio.Queue()
-        await self._wait_ready()
+        await self.wait_ready()
         self._queues[request.request_id] = queue
         is_over = False
         try:
@@ -131,7 +131,8 @@ class EngineClient:
             await asyncio.to_thread(process.wait)
         self.ready = None
 
-    async def _wait_ready(self) -> None:
+    async def wait_ready(self) -> None:
+        """Return when the engine takes requests; raise EngineUnavailableError when it will not."""
         if self.ready is None and self._starting is not None and not self._starting.done():
             await asyncio.shield(self._starting)
         if self.ready is None:

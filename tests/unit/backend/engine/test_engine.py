@@ -179,14 +179,36 @@ TOOL = {
 }
 
 
-def test_a_random_model_still_calls_tools_properly(runner: Runner, tokenizer: Tokenizer) -> None:
-    engine = make(runner, tokenizer)
+class Hurried:
+    """The same model, but quick to close what it opened: random weights would go on and on."""
+
+    def __init__(self, runner: Runner, close: int) -> None:
+        self.runner, self.close = runner, close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.runner, name)
+
+    def forward(self, sequence: Sequence, num_tokens: int, want_logits: bool = True) -> torch.Tensor | None:
+        logits = self.runner.forward(sequence, num_tokens, want_logits)
+        if logits is None:
+            return None
+        logits = logits.clone()
+        logits[self.close] += 9
+        return logits
+
+
+@pytest.fixture
+def hurried(runner: Runner, tokenizer: Tokenizer) -> Engine:
+    return make(Hurried(runner, tokenizer.special("<|close|>")), tokenizer)  # type: ignore[arg-type]
+
+
+def test_a_random_model_still_calls_tools_properly(hurried: Engine, tokenizer: Tokenizer) -> None:
     prompt = render(tokenizer, [{"role": "user", "content": "hi"}], [TOOL]).token_ids
     complete = 0
-    for seed in range(3):
-        params = SamplingParams(temperature=3.0, top_p=1.0, seed=seed, max_tokens=600)
+    for seed in range(8):
+        params = SamplingParams(temperature=3.0, top_p=1.0, seed=seed, max_tokens=300)
         spec = GrammarSpec((TOOL,), tool_choice="required")
-        ids, end = run(engine, prompt, params=params, grammar=spec)
+        ids, end = run(hurried, prompt, params=params, grammar=spec)
         parser = OutputParser(tokenizer, tools=["read"])
         parser.feed(ids)
         parser.finish()
@@ -198,12 +220,11 @@ def test_a_random_model_still_calls_tools_properly(runner: Runner, tokenizer: To
     assert complete > 0
 
 
-def test_forced_runs_take_one_step(runner: Runner, tokenizer: Tokenizer) -> None:
-    engine = make(runner, tokenizer)
+def test_forced_runs_take_one_step(hurried: Engine, tokenizer: Tokenizer) -> None:
     prompt = render(tokenizer, [{"role": "user", "content": "hi"}]).token_ids
-    params = SamplingParams(temperature=2.0, top_p=1.0, seed=1, max_tokens=600)
-    engine.add(request(prompt, params, grammar=GrammarSpec()))
-    pieces = [r.token_ids for r in drain(engine) if isinstance(r, Generated)]
+    params = SamplingParams(temperature=2.0, top_p=1.0, seed=1, max_tokens=300)
+    hurried.add(request(prompt, params, grammar=GrammarSpec()))
+    pieces = [r.token_ids for r in drain(hurried) if isinstance(r, Generated)]
     last = tokenizer.decode(pieces[-1])
     assert last == "<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>"
 
