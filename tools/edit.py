@@ -6,6 +6,8 @@ ignoring the amount of white space, and then only where that fits a single place
 
 from __future__ import annotations
 
+import asyncio
+
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import diffs, matching, paths, textio
 from k3agent.tools.support.freshness import digest
@@ -47,16 +49,13 @@ class EditTool:
             raise ToolError(f"{place.shown} is a folder. Name a file in it.")
         if not place.path.exists():
             raise paths.missing(place, ctx)
-        file = textio.load(place.path, place.shown)
-        ctx.freshness.check(place.path, place.shown, file.digest, must_be_read=False)
-        edits, note = _find(file, place.shown, old, new, args)
-        text = textio.splice(file.text, edits)
-        data = textio.encode(text, file, place.shown)
-        textio.write_atomic(place.path, data, place.shown)
-        ctx.freshness.record(place.path, digest(data))
-        difference = diffs.compare(file.view, textio.normalise(text))
-        count = "1 replacement" if len(edits) == 1 else f"{len(edits)} replacements"
-        head = f"Edited {place.shown} ({count})."
+        if place.path.stat().st_size > textio.LARGE_BYTES:
+            edit = await asyncio.to_thread(_apply, place, old, new, args, ctx)
+        else:
+            edit = _apply(place, old, new, args, ctx)
+        count, note, difference = edit
+        counted = "1 replacement" if count == 1 else f"{count} replacements"
+        head = f"Edited {place.shown} ({counted})."
         return ToolOutput(
             text="\n".join(part for part in (head, note, difference.text) if part),
             files=(paths.changed(place, ctx),),
@@ -65,6 +64,20 @@ class EditTool:
 
 
 Edits = list[tuple[int, int, str]]
+
+
+def _apply(
+    place: paths.Place, old: str, new: str, args: EditArgs, ctx: ToolContext
+) -> tuple[int, str, diffs.Difference]:
+    """Change the file; returns the number of places, a note, and the difference."""
+    file = textio.load(place.path, place.shown)
+    ctx.freshness.check(place.path, place.shown, file.digest, must_be_read=False)
+    edits, note = _find(file, place.shown, old, new, args)
+    text = textio.splice(file.text, edits)
+    data = textio.encode(text, file, place.shown)
+    textio.write_atomic(place.path, data, place.shown)
+    ctx.freshness.record(place.path, digest(data))
+    return len(edits), note, diffs.compare(file.view, textio.normalise(text))
 
 
 def _find(file: textio.TextFile, shown: str, old: str, new: str, args: EditArgs) -> tuple[Edits, str]:

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
-from k3agent.tools.support import processes, truncate
+from k3agent.tools.support import paths, processes, truncate
 from k3agent.tools.support.processes import reap_orphans
 from pydantic import Field
 
@@ -27,8 +27,10 @@ __all__ = ["Job", "JobTable", "JobsTool", "reap_orphans"]
 
 STALL_S = 300.0
 SAMPLE_S = 15.0
-MAX_OUTPUT_BYTES = 1 << 30
-MAX_KEPT_BYTES = 2 << 30
+# Sizes are looked at so often; a program that only prints writes about 2 GB in that time.
+SIZE_SAMPLE_S = 1.0
+MAX_OUTPUT_BYTES = 1 << 28
+MAX_KEPT_BYTES = 1 << 30
 
 
 @dataclass(slots=True)
@@ -63,9 +65,10 @@ class Job:
         if self.ended is not None:
             return f"exit code {self.exit_code}"
         lasted = f"running {processes.running_for(self.started)}"
-        return lasted + (f", stalled: {self._quiet()}" if self.is_stalled else "")
+        return lasted + (f", stalled: {self.quiet}" if self.is_stalled else "")
 
-    def _quiet(self) -> str:
+    @property
+    def quiet(self) -> str:
         return f"no output and no CPU use for {processes.running_for(self.quiet_since)}"
 
     def observe(self, stall_s: float = STALL_S) -> None:
@@ -110,16 +113,19 @@ class JobTable:
         """Let `job` go on in the background, under an id of its own."""
         job.id = f"j{len(self.background) + 1}"
         self.background[job.id] = job
-        task = asyncio.get_running_loop().create_task(self._watch(job), name=f"job {job.id}")
+        self._look_after(self._watch(job))
+
+    def _look_after(self, watching: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(watching)
         self._watchers.add(task)
         task.add_done_callback(self._watchers.discard)
 
     def finish(self, job: Job) -> bool:
         """Note that the command has ended; whether processes of its session go on."""
         job.ended = time.monotonic()
-        goes_on = bool(processes.members(job.session))
-        if not goes_on:
-            self._log.remove(job.session)
+        goes_on = self._log.left_behind(job.session)
+        if goes_on:
+            self._look_after(self._linger(job))
         return goes_on
 
     async def end(self, job: Job) -> None:
@@ -132,19 +138,34 @@ class JobTable:
     async def _watch(self, job: Job) -> None:
         waiting = asyncio.ensure_future(job.process.wait())
         try:
-            while not (await asyncio.wait({waiting}, timeout=self.sample_s))[0]:
+            next_sample = time.monotonic() + self.sample_s
+            while not (await asyncio.wait({waiting}, timeout=min(SIZE_SAMPLE_S, self.sample_s)))[0]:
+                if _size(job.output) > MAX_OUTPUT_BYTES:
+                    job.note = "killed: too much output"
+                    await processes.end_session(job.session)
+                if time.monotonic() < next_sample:
+                    continue
+                next_sample = time.monotonic() + self.sample_s
                 was_stalled = job.is_stalled
                 job.observe(self.stall_s)
                 if job.is_stalled and not was_stalled:
-                    self._notices.append(f"Job {job.id} is stalled: {job._quiet()}. It may wait for input.")
-                if job.sample[0] > MAX_OUTPUT_BYTES:
-                    job.note = "killed: too much output"
-                    await processes.end_session(job.session)
+                    self._notices.append(f"Job {job.id} is stalled: {job.quiet}. It may wait for input.")
         finally:
             waiting.cancel()
         self.finish(job)
         if not job.note:
             self._notices.append(f"Job {job.id} has ended: {job.status}.")
+
+    async def _linger(self, job: Job) -> None:
+        """Look after what a finished command left behind: it may not print for ever either."""
+        count = 0
+        while count % 30 or processes.members(job.session):
+            await asyncio.sleep(SIZE_SAMPLE_S)
+            count += 1
+            if _size(job.output) > MAX_OUTPUT_BYTES:
+                await processes.end_session(job.session)
+                break
+        self._log.remove(job.session)
 
     def take_notices(self) -> list[str]:
         """What happened to background jobs since the last call: one sentence each, for model and user."""
@@ -177,18 +198,18 @@ class JobTable:
         for task in self._watchers:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
-        await asyncio.gather(*(processes.end_session(session, 0.5) for session in self._log.sessions))
+        await asyncio.gather(*(asyncio.to_thread(record.end) for record in self._log.records))
         for job in self.background.values():
             if job.process.returncode is None:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(job.process.wait(), 2)
-        for session in self._log.sessions:
-            self._log.remove(session)
+        for record in self._log.records:
+            self._log.remove(record.session)
 
     def close_now(self) -> None:
-        for session in self._log.sessions:
-            processes.end_session_now(session)
-            self._log.remove(session)
+        for record in self._log.records:
+            record.end()
+            self._log.remove(record.session)
 
 
 def _size(path: Path) -> int:
@@ -229,5 +250,7 @@ class JobsTool:
             await table.end(job)
             return ToolOutput(text=f"Killed job {job.id}.")
         job.observe(table.stall_s)
-        found = await asyncio.to_thread(truncate.excerpt, job.output, shown=str(job.output))
+        found = await asyncio.to_thread(
+            truncate.excerpt, job.output, shown=paths.relative(job.output, ctx.cwd)
+        )
         return ToolOutput(text=f"{found.text}\n[job {job.id} {job.status}]".lstrip("\n"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import paths, textio
 from k3agent.tools.support.truncate import one_line
@@ -37,9 +39,17 @@ class ReadTool:
             raise ToolError(f'{place.shown} is a folder. List it with glob, pattern "{inside}".')
         if not place.path.exists():
             raise paths.missing(place, ctx)
-        file = textio.load(place.path, place.shown)
+        if place.path.stat().st_size > textio.LARGE_BYTES:
+            file, text = await asyncio.to_thread(_read, place, args)
+        else:
+            file, text = _read(place, args)
         ctx.freshness.record(place.path, file.digest)
-        return ToolOutput(text=_numbered(file, place.shown, args))
+        return ToolOutput(text=text)
+
+
+def _read(place: paths.Place, args: ReadArgs) -> tuple[textio.TextFile, str]:
+    file = textio.load(place.path, place.shown)
+    return file, _numbered(file, place.shown, args)
 
 
 def _numbered(file: textio.TextFile, shown: str, args: ReadArgs) -> str:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +103,15 @@ def process_info(pid: int) -> ProcessInfo | None:
 
 
 def members(session: int) -> list[ProcessInfo]:
-    """The living processes of a session; without /proc none can be listed."""
-    with contextlib.suppress(FileNotFoundError):
-        pids = [int(path.name) for path in PROC.iterdir() if path.name.isdigit()]
-        found = (info for pid in pids if (info := process_info(pid)))
-        return [info for info in found if info.session == session and info.state not in "ZX"]
-    return []
+    """The living processes of a session; without /proc only one entry that stands for its group."""
+    if not PROC.joinpath("self").exists():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(session, 0)
+            return [ProcessInfo(session, session, "?", 0, 0)]
+        return []
+    pids = [int(path.name) for path in PROC.iterdir() if path.name.isdigit()]
+    found = (info for pid in pids if (info := process_info(pid)))
+    return [info for info in found if info.session == session and info.state not in "ZX"]
 
 
 def send(session: int, number: signal.Signals) -> None:
@@ -132,23 +135,38 @@ async def end_session(session: int, grace_s: float = GRACE_S) -> None:
     send(session, signal.SIGKILL)
 
 
-def end_session_now(session: int, grace_s: float = 0.3) -> None:
-    """`end_session` where no event loop runs, as at the end of the program."""
-    send(session, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s
-    while members(session) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    send(session, signal.SIGKILL)
-
-
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One command's session as noted on disk, so that the next start can end what a killed agent left."""
+    """One command's session as noted on disk, so that the next start can end what a killed agent left.
+
+    `started` is that of its leader; `seen` are pid and start of the processes that the leader left behind.
+    """
 
     session: int
     started: int
     mark: str
     command: str
+    seen: tuple[tuple[int, int], ...] = ()
+
+    def members(self) -> list[ProcessInfo]:
+        """Its living processes. The number of a session that is over may be given to a new one; that one has
+        neither our leader, nor a process seen before, nor our mark.
+        """
+        found = members(self.session)
+        known = {(self.session, self.started), *self.seen}
+        mark = f"{MARK}={self.mark}".encode()
+        is_ours = any((info.pid, info.started) in known or mark in _environ(info.pid) for info in found)
+        return found if is_ours else []
+
+    def end(self, grace_s: float = 0.5) -> bool:
+        """End its processes, asked first, then killed; whether there were any."""
+        found = bool(self.members())
+        for number in (signal.SIGTERM, signal.SIGKILL) if found else ():
+            send(self.session, number)
+            deadline = time.monotonic() + grace_s
+            while self.members() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        return found
 
 
 class SessionLog:
@@ -161,13 +179,25 @@ class SessionLog:
         self._records: dict[int, SessionRecord] = {}
 
     @property
-    def sessions(self) -> tuple[int, ...]:
-        return tuple(self._records)
+    def records(self) -> tuple[SessionRecord, ...]:
+        return tuple(self._records.values())
 
     def add(self, session: int, mark: str, command: str) -> None:
         info = process_info(session)
         self._records[session] = SessionRecord(session, info.started if info else 0, mark, command[:200])
         self._save()
+
+    def left_behind(self, session: int) -> bool:
+        """Note which processes go on after the leader's end; whether there are any."""
+        record = self._records.get(session)
+        found = members(session) if record else []
+        if record is not None and found:
+            seen = tuple((info.pid, info.started) for info in found)
+            self._records[session] = replace(record, seen=seen)
+            self._save()
+        elif record is not None:
+            self.remove(session)
+        return bool(found)
 
     def remove(self, session: int) -> None:
         if self._records.pop(session, None):
@@ -185,22 +215,19 @@ class SessionLog:
 
 
 def reap_orphans(folder: Path) -> list[str]:
-    """End what agents that are gone have left running; returns the commands. Call once at every start.
-
-    A process is ended only if it is surely ours: its session leader is the one noted, or it carries our mark.
-    """
+    """End what agents that are gone have left running; returns the commands. Call once at every start."""
     ended = []
     for path in sorted(folder.glob("**/processes-*.json")):
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
-            owner, rows = saved["owner"], [SessionRecord(**row) for row in saved["sessions"]]
+            owner, rows = saved["owner"], [_record(row) for row in saved["sessions"]]
             if owner["boot"] == _boot_id() and _is_alive(owner):
                 continue
         except (OSError, ValueError, KeyError, TypeError):
             rows = []
         else:
             rows = rows if owner["boot"] == _boot_id() else []
-        ended += [row.command for row in rows if _end_orphan(row)]
+        ended += [row.command for row in rows if row.end()]
         path.unlink(missing_ok=True)
     return ended
 
@@ -210,19 +237,8 @@ def _is_alive(owner: dict[str, Any]) -> bool:
     return info is not None and info.started == owner["started"] and info.state not in "ZX"
 
 
-def _end_orphan(record: SessionRecord) -> bool:
-    leader = process_info(record.session)
-    same_leader = leader is not None and leader.started == record.started
-    mark = f"{MARK}={record.mark}".encode()
-    ours = [info.pid for info in members(record.session) if same_leader or mark in _environ(info.pid)]
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in ours:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-        deadline = time.monotonic() + 0.5
-        while any(i.pid in ours for i in members(record.session)) and time.monotonic() < deadline:
-            time.sleep(0.01)
-    return bool(ours)
+def _record(row: dict[str, Any]) -> SessionRecord:
+    return SessionRecord(**{**row, "seen": tuple((int(pid), int(started)) for pid, started in row["seen"])})
 
 
 def _environ(pid: int) -> list[bytes]:

@@ -21,6 +21,8 @@ from k3agent.tools.support.freshness import digest
 from k3agent.errors import ToolError
 
 MAX_BYTES = 50 * 1024 * 1024
+# Work on files above this size is moved off the event loop.
+LARGE_BYTES = 1 << 20
 # Development code that writes thousands of throw-away files turns this off: no fsync then.
 durable_writes = True
 

@@ -37,7 +37,7 @@ async def test_r29_a_process_left_behind_does_not_hold_the_call(ctx, call):
     start = time.monotonic()
     assert await call("shell", command="sleep 600 & echo hi") == "hi\n[exit code 0]"
     assert time.monotonic() - start < 2
-    (session,) = ctx.jobs._log.sessions
+    session = ctx.jobs._log.records[0].session
     assert living(session)
     await ctx.jobs.aclose()
     assert not living(session)
@@ -108,7 +108,7 @@ async def test_timeout_kills_the_whole_group(ctx, call):
     text = await call("shell", command="sleep 601 & (sleep 602 & sleep 603) ; wait", timeout_s=1)
     assert text == "[timed out after 1 s; killed]"
     assert time.monotonic() - start < 4
-    assert not ctx.jobs._log.sessions
+    assert not ctx.jobs._log.records
     assert await call("shell", command="pgrep -x sleep -a | grep 'sleep 60[123]'") == "[exit code 1]"
 
 
@@ -120,7 +120,7 @@ async def test_timeout_ends_what_ignores_the_signal_and_keeps_the_output(call):
 async def test_cancelling_kills_the_whole_group(ctx, call):
     task = asyncio.create_task(call("shell", command="sleep 611 & sleep 612"))
     await asyncio.sleep(0.3)
-    (session,) = ctx.jobs._log.sessions
+    session = ctx.jobs._log.records[0].session
     assert len(living(session)) >= 2
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -238,6 +238,27 @@ def test_r33_a_reused_number_is_not_killed(tmp_path):
         assert reap_orphans(tmp_path) == []
         assert other.poll() is None
         other.kill()
+
+
+def test_r33_a_process_without_the_mark_is_known_by_its_start(ctx, tmp_path):
+    code = AGENT.replace("sleep 643 & echo done", "env -i sleep 644 & echo done")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), "now"], stdout=subprocess.PIPE, timeout=20
+    )
+    assert not any(living(int(line)) for line in done.stdout.split())
+
+
+async def test_what_is_left_behind_may_not_print_for_ever(ctx, call, monkeypatch):
+    monkeypatch.setattr(jobs_module, "SIZE_SAMPLE_S", 0.05)
+    monkeypatch.setattr(jobs_module, "MAX_OUTPUT_BYTES", 1 << 20)
+    await call("shell", command="yes & echo hi")
+    await call("shell", command="yes", background=True)
+    for _ in range(60):
+        await asyncio.sleep(0.1)
+        if not ctx.jobs._log.records:
+            break
+    assert not ctx.jobs._log.records
+    assert (await call("jobs", action="list")).startswith("j1 killed: too much output")
 
 
 def test_a_broken_log_is_no_obstacle(tmp_path):
