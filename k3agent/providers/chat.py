@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 
@@ -128,7 +128,7 @@ class ChatClient:
             await self._http.aclose()
             self._http = None
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         state = RetryState(self._retry)
         cut_tokens = num_cuts = num_reasks = 0
         body = b""
@@ -171,7 +171,7 @@ class ChatClient:
 
     # --- one attempt ---
 
-    async def _attempt(self, body: bytes, reader: AnswerReader) -> AsyncIterator[Delta]:
+    async def _attempt(self, body: bytes, reader: AnswerReader) -> AsyncGenerator[Delta, None]:
         endpoint = await self._prepare()
         http = self._client(endpoint)
         url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
@@ -202,7 +202,7 @@ class ChatClient:
 
     async def _events(
         self, response: httpx.Response, reader: AnswerReader, endpoint: Endpoint
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta, None]:
         decoder = SseDecoder()
         is_done = False
         try:
@@ -235,7 +235,7 @@ class ChatClient:
         match = _PREFILL.match(event.comment)
         return [ProgressDelta(done=int(match.group(1)), total=int(match.group(2)))] if match else []
 
-    async def _chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
+    async def _chunks(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         """The body's bytes, then one empty chunk; silence after the first byte ends in `TimeoutError`."""
         source = response.aiter_bytes()
         limit_s: float | None = None
@@ -251,11 +251,12 @@ class ChatClient:
                     yield chunk
             yield b""
         finally:
-            await source.aclose()
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
 
     async def _whole(
         self, response: httpx.Response, reader: AnswerReader, endpoint: Endpoint
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta, None]:
         """A server that ignores `stream` answers with one JSON object."""
         try:
             raw = await response.aread()

@@ -1,0 +1,38 @@
+"""`k3agent config set`: one value into one file, the user's comments and order kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from k3agent.config.settings import PROVIDER_SPECS, SPECS, nearest, parse_text
+from k3agent.errors import ConfigError
+
+
+def set_value(path: Path, key: str, text: str) -> None:
+    """Check `text` as the value of `key` and write it. Raises ConfigError; the file is replaced as a
+    whole.
+    """
+    parts = key.split(".")
+    item = SPECS.get(key)
+    if item is None and len(parts) == 3 and parts[0] == "providers":
+        item = PROVIDER_SPECS.get(parts[2])
+    if item is None:
+        raise ConfigError(f"unknown key {key!r}.{nearest(key, SPECS)} See `k3agent config list`.")
+    value = parse_text(item, text, key)
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
+    except (OSError, TOMLKitError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be changed: {error}") from error
+    table = document
+    for part in parts[:-1]:
+        if part not in table:
+            table[part] = tomlkit.table(is_super_table=part == "providers")
+        table = table[part]  # type: ignore[assignment]
+    table[parts[-1]] = list(value) if isinstance(value, tuple) else value
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(tomlkit.dumps(document), encoding="utf-8")
+    temporary.replace(path)

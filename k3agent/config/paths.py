@@ -1,0 +1,49 @@
+"""Where k3agent keeps its configuration and its data, and where a repository keeps its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+REPOSITORY_FOLDER = ".k3agent"
+
+
+def data_home(environ: Mapping[str, str]) -> Path:
+    """`$K3AGENT_HOME`, else `$XDG_DATA_HOME/k3agent`, else `~/.local/share/k3agent`; it need not exist."""
+    if environ.get("K3AGENT_HOME"):
+        return Path(environ["K3AGENT_HOME"]).expanduser().absolute()
+    base = environ.get("XDG_DATA_HOME")
+    # The specification of these variables says that relative paths are to be ignored.
+    return (Path(base) if base and Path(base).is_absolute() else _home(environ) / ".local/share") / "k3agent"
+
+
+def user_config(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_CONFIG_HOME")
+    folder = Path(base) if base and Path(base).is_absolute() else _home(environ) / ".config"
+    return folder / "k3agent" / "config.toml"
+
+
+def repository_root(cwd: Path) -> Path:
+    """The nearest folder upwards with a `.git`, else `cwd` itself."""
+    for folder in (cwd, *cwd.parents):
+        if (folder / ".git").exists():
+            return folder
+    return cwd
+
+
+def repository_configs(cwd: Path) -> tuple[Path, Path] | None:
+    """(config.toml, config.local.toml) of the nearest folder with a `.k3agent`, at most up to the repository
+    root; None without one. Either file may be missing.
+    """
+    root = repository_root(cwd)
+    for folder in (cwd, *cwd.parents):
+        place = folder / REPOSITORY_FOLDER
+        if (place / "config.toml").is_file() or (place / "config.local.toml").is_file():
+            return place / "config.toml", place / "config.local.toml"
+        if folder == root:
+            return None
+    return None
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ["HOME"]) if environ.get("HOME") else Path.home()

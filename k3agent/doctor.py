@@ -1,0 +1,204 @@
+"""What works here, what does not, and the one command that mends each.
+
+Looks, and changes nothing. Programs and packages are looked for, not run or imported where that would be
+slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from k3agent import __version__
+from k3agent.config.paths import data_home, user_config
+from k3agent.config.settings import load_settings
+from k3agent.errors import ConfigError, K3AgentError, ProviderError
+from k3agent.providers.bundled import INSTALL_COMMAND, missing_packages, weights_folder
+from k3agent.providers.registry import choose
+
+REINSTALL_COMMAND = f"{Path(sys.executable).name} -m pip install --force-reinstall --no-deps k3agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`state`: ok, warning (something is missing that has a substitute) or problem. `mend`: one command."""
+
+    name: str
+    state: str
+    text: str
+    mend: str = ""
+
+
+def examine(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
+    """All findings, in the order in which a newcomer would need them."""
+    home = data_home(environ)
+    return [
+        _python(),
+        _program("git", environ, "apt-get install git", "snapshots and diffs need it"),
+        _ripgrep(environ),
+        _sandbox(environ),
+        _local_engine(),
+        _embedded_model(),
+        _home(home),
+        *_configuration(environ, cwd),
+    ]
+
+
+def report(environ: Mapping[str, str], cwd: Path, *, as_json: bool) -> int:
+    """Print the findings. 1 when there is a problem, else 0."""
+    findings = examine(environ, cwd)
+    has_problem = any(finding.state == "problem" for finding in findings)
+    if as_json:
+        entries = [asdict(finding) for finding in findings]
+        print(json.dumps({"version": __version__, "ok": not has_problem, "findings": entries}, indent=1))
+        return int(has_problem)
+    marks = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
+    for finding in findings:
+        print(f"{marks[finding.state]} {finding.name}: {finding.text}")
+        if finding.mend:
+            print(f"          mend: {finding.mend}")
+    return int(has_problem)
+
+
+def _python() -> Finding:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    if sys.version_info < (3, 11):  # noqa: UP036  # this program is what tells people so
+        return Finding(
+            name="python",
+            state="problem",
+            text=f"{version}; 3.11 is the least",
+            mend="apt-get install python3.11",
+        )
+    return Finding(name="python", state="ok", text=f"{version} at {sys.executable}")
+
+
+def _program(name: str, environ: Mapping[str, str], mend: str, why: str) -> Finding:
+    path = shutil.which(name, path=environ.get("PATH"))
+    if path is None:
+        return Finding(name=name, state="problem", text=f"not found; {why}", mend=mend)
+    return Finding(name=name, state="ok", text=path)
+
+
+def _ripgrep(environ: Mapping[str, str]) -> Finding:
+    path = shutil.which("rg", path=environ.get("PATH"))
+    own = Path(sys.executable).parent / "rg"
+    if path is None and own.exists():
+        path = str(own)
+    if path is None:
+        text = "not found; searching falls back to a slower way"
+        return Finding(name="ripgrep", state="warning", text=text, mend="python -m pip install ripgrep")
+    return Finding(name="ripgrep", state="ok", text=path)
+
+
+def _sandbox(environ: Mapping[str, str]) -> Finding:
+    path = shutil.which("bwrap", path=environ.get("PATH"))
+    if path is None:
+        text = "bwrap not found; commands run without a sandbox, and --sandbox strict fails"
+        return Finding(name="sandbox", state="warning", text=text, mend="apt-get install bubblewrap")
+    import subprocess
+
+    try:
+        probe = subprocess.run(
+            [path, "--ro-bind", "/", "/", "--dev", "/dev", "true"],
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+        works, said = probe.returncode == 0, probe.stderr.decode(errors="replace").strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        works, said = False, str(error)
+    if not works:
+        text = f"{path} does not work here: {said[:200]}"
+        return Finding(
+            name="sandbox", state="warning", text=text, mend="sysctl -w kernel.unprivileged_userns_clone=1"
+        )
+    return Finding(name="sandbox", state="ok", text=path)
+
+
+def _local_engine() -> Finding:
+    missing = missing_packages()
+    if missing:
+        text = f"{', '.join(missing)} not installed; the bundled engine cannot run"
+        return Finding(name="local engine", state="warning", text=text, mend=INSTALL_COMMAND)
+    spec = importlib.util.find_spec("torch")
+    where = Path(spec.origin).parent if spec and spec.origin else "installed"
+    return Finding(name="local engine", state="ok", text=f"torch at {where}")
+
+
+def _embedded_model() -> Finding:
+    folder = weights_folder()
+    if folder is None or not (folder / "config.json").is_file():
+        return Finding(
+            name="embedded model", state="warning", text=f"not found at {folder}", mend=REINSTALL_COMMAND
+        )
+    sums = folder / "SHA256SUMS"
+    if not sums.is_file():
+        return Finding(
+            name="embedded model", state="warning", text=f"{sums} is missing", mend=REINSTALL_COMMAND
+        )
+    for line in sums.read_text(encoding="utf-8").splitlines():
+        wanted, _, name = line.partition(" ")
+        path = folder / name.strip().lstrip("*")
+        if not name.strip():
+            continue
+        if not path.is_file() or _sha256(path) != wanted:
+            text = f"{path} is missing or damaged"
+            return Finding(name="embedded model", state="problem", text=text, mend=REINSTALL_COMMAND)
+    return Finding(name="embedded model", state="ok", text=f"{folder}, checksums agree")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _home(home: Path) -> Finding:
+    place = next(folder for folder in (home, *home.parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        text = f"{home} cannot be written: {error.strerror}"
+        return Finding(
+            name="data folder", state="problem", text=text, mend="export K3AGENT_HOME=$HOME/.k3agent-data"
+        )
+    free_mb = shutil.disk_usage(place).free // 2**20
+    if free_mb < 100:
+        text = f"{home}: only {free_mb} MB free"
+        return Finding(name="data folder", state="problem", text=text, mend=f"du -sh {home}/*")
+    return Finding(name="data folder", state="ok", text=f"{home}, {free_mb} MB free")
+
+
+def _configuration(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
+    path = user_config(environ)
+    try:
+        settings = load_settings(environ, cwd)
+    except ConfigError as error:
+        editor = os.path.basename(environ.get("EDITOR", "vi"))  # noqa: PTH119  # a command line, not a path
+        return [Finding(name="configuration", state="problem", text=str(error), mend=f"{editor} {path}")]
+    found = [Finding(name="configuration", state="ok", text=str(path) if path.exists() else "defaults")]
+    if settings.untrusted is not None:
+        text = f"{settings.untrusted} is not obeyed"
+        found.append(Finding(name="repository", state="warning", text=text, mend="k3agent config trust"))
+    try:
+        choice = choose(settings, environ)
+    except (ConfigError, ProviderError) as error:
+        return [*found, _no_backend(error)]
+    return [
+        *found,
+        Finding(name="backend", state="ok", text=f"{choice.provider}, {choice.model}: {choice.why}"),
+    ]
+
+
+def _no_backend(error: K3AgentError) -> Finding:
+    return Finding(
+        name="backend", state="problem", text=str(error), mend="k3agent run --provider bundled 'hello'"
+    )

@@ -1,0 +1,269 @@
+"""What a headless run prints: text, one JSON object, or JSON lines.
+
+The JSON is a contract for scripts (`docs/guide`): fields are added, never changed.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from k3agent import __version__
+from k3agent.agent.options import Receipt
+from k3agent.events import (
+    AnyEvent,
+    ArgumentsStreamed,
+    CheckEnded,
+    Compacted,
+    MessageAdded,
+    Noticed,
+    ReasoningStreamed,
+    Retrying,
+    TextStreamed,
+    TurnOutcome,
+)
+from k3agent.types import ImagePart, JsonObject, Message, ReasoningPart, Role, TextPart, ToolCall, ToolResult
+
+Write = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The facts of the `init` line."""
+
+    session_id: str
+    cwd: str
+    model: str
+    provider: str
+    base_url: str
+    tools: tuple[str, ...]
+    permission_mode: str
+    sandbox: str
+    context_window: int
+
+
+@dataclass(slots=True, kw_only=True)
+class End:
+    """How the run ended; becomes the `result` line."""
+
+    outcome: TurnOutcome
+    exit_code: int
+    session_id: str = ""
+    answer: str = ""
+    structured_output: Any = None
+    duration_s: float = 0.0
+    receipt: Receipt = field(default_factory=Receipt)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def line(self) -> JsonObject:
+        receipt, usage = self.receipt, self.receipt.usage
+        share = usage.cached_tokens / usage.input_tokens if usage.input_tokens else 0.0
+        return {
+            "type": "result",
+            "subtype": self.outcome.value,
+            "is_error": self.exit_code != 0,
+            "result": self.answer,
+            "structured_output": self.structured_output,
+            "session_id": self.session_id,
+            "num_turns": receipt.num_turns,
+            "duration_ms": round(self.duration_s * 1000),
+            "duration_api_ms": round(receipt.duration_api_s * 1000),
+            "total_cost_usd": round(receipt.cost_usd, 8),
+            "usage": {
+                "input_tokens": usage.input_tokens,
+                "cached_input_tokens": usage.cached_tokens,
+                "output_tokens": usage.output_tokens,
+                "reasoning_tokens": usage.reasoning_tokens,
+            },
+            "cache_hit_rate": round(share, 4),
+            "checks": receipt.checks,
+            "permission_denials": receipt.denials,
+            "files_changed": receipt.files_changed,
+            "tools": {"calls": receipt.calls, "invalid": receipt.invalid, "failed": receipt.failed},
+            "errors": self.errors,
+            "exit_code": self.exit_code,
+            "uuid": str(uuid.uuid4()),
+        }
+
+
+class Format(Protocol):
+    """One way to print a run. `started` and `event` may print nothing; `ended` is called exactly once."""
+
+    def started(self, start: Start) -> None: ...
+
+    def event(self, event: AnyEvent) -> None: ...
+
+    def ended(self, end: End) -> None: ...
+
+
+class TextFormat:
+    """The final answer and nothing else."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+
+    def started(self, start: Start) -> None:
+        return None
+
+    def event(self, event: AnyEvent) -> None:
+        return None
+
+    def ended(self, end: End) -> None:
+        if end.answer:
+            self._write(end.answer if end.answer.endswith("\n") else f"{end.answer}\n")
+
+
+class JsonFormat:
+    """One `result` object."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+
+    def started(self, start: Start) -> None:
+        return None
+
+    def event(self, event: AnyEvent) -> None:
+        return None
+
+    def ended(self, end: End) -> None:
+        self._write(_dumps(end.line))
+
+
+class StreamJsonFormat:
+    """One JSON object a line. With `is_partial` also what is still being streamed."""
+
+    def __init__(self, write: Write, *, is_partial: bool) -> None:
+        self._write = write
+        self._is_partial = is_partial
+        self._session_id = ""
+
+    def started(self, start: Start) -> None:
+        self._session_id = start.session_id
+        self._line(
+            "system",
+            subtype="init",
+            cwd=start.cwd,
+            model=start.model,
+            provider=start.provider,
+            base_url=start.base_url,
+            tools=list(start.tools),
+            mcp_servers=[],
+            permission_mode=start.permission_mode,
+            sandbox=start.sandbox,
+            k3agent_version=__version__,
+            context_window=start.context_window,
+        )
+
+    def event(self, event: AnyEvent) -> None:
+        match event:
+            case MessageAdded(message=message):
+                self._message(message)
+            case Retrying():
+                self._line(
+                    "system",
+                    subtype="retry",
+                    attempt=event.attempt,
+                    delay_s=event.delay_s,
+                    reason=event.reason,
+                )
+            case Compacted():
+                self._line(
+                    "system",
+                    subtype="compact_boundary",
+                    trigger=event.trigger,
+                    tokens_before=event.tokens_before,
+                    tokens_after=event.tokens_after,
+                )
+            case Noticed():
+                self._line("system", subtype="notice", level=event.level, text=event.text, data=event.data)
+            case CheckEnded():
+                self._line(
+                    "system",
+                    subtype="check",
+                    command=event.command,
+                    exit_code=event.exit_code,
+                    passed=event.exit_code == 0,
+                )
+            case ReasoningStreamed() | TextStreamed() | ArgumentsStreamed() if self._is_partial:
+                self._line("stream_event", event=_partial(event), parent_tool_use_id=None)
+            case _:
+                # What remains is told by the messages themselves, or is for people only.
+                return
+
+    def ended(self, end: End) -> None:
+        self._write(_dumps(end.line))
+
+    def _message(self, message: Message) -> None:
+        if message.role is Role.ASSISTANT:
+            body: JsonObject = {
+                "id": message.id,
+                "role": "assistant",
+                "model": message.model,
+                "content": [_block(part) for part in message.parts],
+                "stop_reason": message.finish.value if message.finish else None,
+            }
+            if message.usage is not None:
+                body["usage"] = {
+                    "input_tokens": message.usage.input_tokens,
+                    "cached_input_tokens": message.usage.cached_tokens,
+                    "output_tokens": message.usage.output_tokens,
+                    "reasoning_tokens": message.usage.reasoning_tokens,
+                }
+            self._line("assistant", message=body, parent_tool_use_id=None)
+        elif message.role in {Role.USER, Role.TOOL}:
+            content = [_block(part) for part in message.parts]
+            body = {"id": message.id, "role": "user", "content": content}
+            self._line("user", message=body, origin=message.origin.value, parent_tool_use_id=None)
+
+    def _line(self, kind: str, **fields: Any) -> None:
+        head = {"type": kind, **fields, "session_id": self._session_id, "uuid": str(uuid.uuid4())}
+        self._write(_dumps(head))
+
+
+def _partial(event: ReasoningStreamed | TextStreamed | ArgumentsStreamed) -> JsonObject:
+    match event:
+        case ReasoningStreamed():
+            delta: JsonObject = {"type": "thinking_delta", "thinking": event.text}
+        case TextStreamed():
+            delta = {"type": "text_delta", "text": event.text}
+        case ArgumentsStreamed():
+            delta = {"type": "input_json_delta", "partial_json": event.text}
+            return {"type": "content_block_delta", "index": event.index, "tool": event.tool, "delta": delta}
+    return {"type": "content_block_delta", "delta": delta}
+
+
+def _block(part: Any) -> JsonObject:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case ReasoningPart():
+            return {"type": "thinking", "thinking": part.text}
+        case ImagePart():
+            return {"type": "image", "media_type": part.mime, "size_bytes": len(part.data)}
+        case ToolCall():
+            block: JsonObject = {"type": "tool_use", "id": part.id, "name": part.name}
+            try:
+                value = json.loads(part.arguments or "{}")
+            except ValueError:
+                value = None
+            if isinstance(value, dict):
+                return {**block, "input": value}
+            return {**block, "input": {}, "raw_arguments": part.arguments}
+        case ToolResult():
+            return {
+                "type": "tool_result",
+                "tool_use_id": part.call_id,
+                "content": part.text,
+                "is_error": part.is_error,
+            }
+    raise AssertionError(f"unknown part {part!r}")
+
+
+def _dumps(value: JsonObject) -> str:
+    # Line separators of Unicode would be line ends for some readers; escaped they are safe everywhere.
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\x85", "\\u0085") + "\n"

@@ -1,0 +1,136 @@
+"""What a headless run is given: the prompt, images, a schema for the answer, lines of user messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from k3agent.errors import ConfigError, K3AgentError
+from k3agent.types import ImagePart, JsonObject
+
+# How long to wait for a pipe that was announced with --stdin and has nothing yet, and between its pieces.
+_GRACE_S = 0.5
+_SILENCE_S = 2.0
+_IMAGE_TYPES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+    b"BM": "image/bmp",
+}
+
+
+class UsageError(K3AgentError):
+    """The command line is wrong: exit 2."""
+
+
+def read_prompt(prompt: str | None, *, with_stdin: bool) -> str | None:
+    """The prompt: the argument, standard input for `-`, or both with `--stdin`. An open, silent standard
+    input is never waited for unless `-` asks for it.
+    """
+    if prompt == "-":
+        return sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    if not with_stdin:
+        return prompt
+    attached = _read_available(sys.stdin.fileno())
+    if not attached:
+        return prompt
+    return f"{prompt}\n\n{attached}" if prompt else attached
+
+
+def _read_available(descriptor: int) -> str:
+    """All of a file, or of a pipe that has data; nothing of a terminal or of a pipe that stays silent."""
+    if os.isatty(descriptor):
+        return ""
+    chunks: list[bytes] = []
+    limit_s = _GRACE_S
+    while select.select([descriptor], [], [], limit_s)[0]:
+        chunk = os.read(descriptor, 65536)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        limit_s = _SILENCE_S
+    return b"".join(chunks).decode("utf-8", errors="replace")
+
+
+def read_image(path: Path) -> ImagePart:
+    """An image file by its content, not by its name."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--image {path}: {error.strerror}") from error
+    mime = next((kind for magic, kind in _IMAGE_TYPES.items() if data.startswith(magic)), None)
+    if mime is None and data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        mime = "image/webp"
+    if mime is None:
+        raise UsageError(f"--image {path}: not a PNG, JPEG, GIF, WebP or BMP file")
+    return ImagePart(mime=mime, data=data)
+
+
+def read_schema(path: Path) -> JsonObject:
+    """The JSON schema of `--json-schema`, checked to be one."""
+    from jsonschema import Draft202012Validator, SchemaError  # lazy: 0.1 s, only with the flag
+
+    try:
+        schema = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--json-schema {path}: {error}") from error
+    if not isinstance(schema, dict):
+        raise ConfigError(f"--json-schema {path}: the root is no object")
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise ConfigError(f"--json-schema {path}: no valid JSON schema: {error.message}") from error
+    return schema
+
+
+def read_structured(text: str, schema: JsonObject) -> tuple[Any, str]:
+    """(value, "") for an answer that is JSON valid against the schema, else (None, what is wrong with it).
+
+    A code fence around the JSON is taken off: models add it against orders.
+    """
+    from jsonschema import Draft202012Validator  # lazy: 0.1 s, only with the flag
+
+    bare = text.strip()
+    if bare.startswith("```") and bare.endswith("```"):
+        bare = bare.partition("\n")[2].removesuffix("```").strip()
+    try:
+        value = json.loads(bare)
+    except ValueError as error:
+        return None, f"it is no JSON: {error}"
+    problem = next(iter(Draft202012Validator(schema).iter_errors(value)), None)
+    if problem is None:
+        return value, ""
+    place = "/".join(str(part) for part in problem.absolute_path) or "the root"
+    return None, f"at {place}: {problem.message}"
+
+
+def parse_user_line(line: str) -> str:
+    """The text of one line of `--input-format stream-json`."""
+    try:
+        data = json.loads(line)
+        content = data["message"]["content"] if "message" in data else data["content"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"a line of standard input is no user message: {line[:120]!r}") from error
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [
+        str(part.get("text", "")) for part in parts if isinstance(part, dict) and part.get("type") == "text"
+    ]
+    if not texts:
+        raise UsageError(f"a line of standard input has no text: {line[:120]!r}")
+    return "\n".join(texts)
+
+
+def user_lines() -> Iterator[str]:
+    """The user messages on standard input, one a line, until its end."""
+    for raw in sys.stdin.buffer:
+        line = raw.decode("utf-8", errors="replace").strip()
+        if line:
+            yield parse_user_line(line)

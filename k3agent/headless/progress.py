@@ -1,0 +1,139 @@
+"""Progress for people, on standard error: one line for each call, diffs of edits, reasoning dimmed.
+
+Nothing of it is needed to read the answer. Control characters of untrusted text never reach the terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from k3agent.events import (
+    AnyEvent,
+    CallEnded,
+    CallProposed,
+    CheckEnded,
+    Compacted,
+    MessageAdded,
+    Noticed,
+    PrefillProgressed,
+    ReasoningStreamed,
+    Retrying,
+)
+from k3agent.headless.formats import End
+from k3agent.types import Role
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_MAX_DIFF_LINES = 20
+_MAX_OUTPUT_LINES = 4
+_MAX_LINE = 160
+_DIFF_TOOLS = {"edit", "patch", "write"}
+
+
+def clean(text: str) -> str:
+    """`text` without anything that a terminal would obey; tabs and line feeds stay."""
+    return _CONTROL.sub("�", text)
+
+
+class Progress:
+    """Tells of a run as it goes. `has_color` also decides whether reasoning is streamed: in a log it would
+    be in the way.
+    """
+
+    def __init__(self, write: Callable[[str], None], *, has_color: bool, is_quiet: bool = False) -> None:
+        self._write = write
+        self._has_color = has_color
+        self._is_quiet = is_quiet
+        self._is_mid_line = False
+
+    def line(self, text: str, style: str = "") -> None:
+        if self._is_mid_line:
+            self._write("\n")
+            self._is_mid_line = False
+        self._write(self._styled(clean(text), style) + "\n")
+
+    def event(self, event: AnyEvent) -> None:
+        if self._is_quiet:
+            return
+        match event:
+            case ReasoningStreamed() if self._has_color:
+                self._stream(event.text)
+            case MessageAdded(message=message) if message.role is Role.ASSISTANT:
+                if message.calls and message.text.strip():
+                    self.line(message.text.strip())
+            case CallProposed():
+                summary = " ".join(event.summary.split()) or event.tool
+                self.line(f"● {summary[:_MAX_LINE]}", "bold")
+            case CallEnded():
+                self._call_ended(event)
+            case CheckEnded():
+                is_fine = event.exit_code == 0
+                end = "passed" if is_fine else f"failed (exit code {event.exit_code})"
+                self.line(
+                    f"{'✓' if is_fine else '✗'} check {event.command}: {end}", "green" if is_fine else "red"
+                )
+            case Retrying():
+                self.line(
+                    f"… again in {event.delay_s:.1f} s (attempt {event.attempt}): {event.reason}", "yellow"
+                )
+            case Noticed():
+                self.line(event.text, "yellow" if event.level == "warning" else "dim")
+            case Compacted():
+                self.line(f"context compacted: {event.tokens_before} to {event.tokens_after} tokens", "dim")
+            case PrefillProgressed() if self._has_color and event.total:
+                self._write(
+                    self._styled(f"\rreading the prompt: {100 * event.done // event.total} %\x1b[K\r", "dim")
+                )
+            case _:
+                # Everything else is either in these lines already or of no use to a reader of a log.
+                return
+
+    def ended(self, end: End) -> None:
+        for error in end.errors:
+            self.line(f"k3agent: {error}", "red")
+        if self._is_quiet or not end.session_id:
+            return
+        receipt, usage = end.receipt, end.receipt.usage
+        parts = [
+            end.outcome.value,
+            f"{receipt.num_turns} steps",
+            f"{usage.input_tokens + usage.output_tokens} tokens",
+            f"{end.duration_s:.1f} s",
+        ]
+        if usage.input_tokens:
+            parts.insert(3, f"{100 * usage.cached_tokens // usage.input_tokens} % cached")
+        if receipt.cost_usd:
+            parts.append(f"${receipt.cost_usd:.4f}")
+        if receipt.files_changed:
+            parts.append(f"changed: {', '.join(receipt.files_changed)}")
+        self.line(" · ".join(parts), "dim")
+        if end.exit_code:
+            self.line(f"To go on: k3agent run --resume {end.session_id}", "dim")
+
+    def _call_ended(self, event: CallEnded) -> None:
+        lines = event.result.text.splitlines()
+        if event.result.is_error:
+            self.line(f"  ✗ {lines[0][:_MAX_LINE] if lines else 'failed'}", "red")
+            return
+        if event.tool in _DIFF_TOOLS:
+            self._diff(lines)
+        elif event.tool == "shell":
+            for text in lines[-_MAX_OUTPUT_LINES:]:
+                self.line(f"  {text[:_MAX_LINE]}", "dim")
+
+    def _diff(self, lines: list[str]) -> None:
+        styles = {"+": "green", "-": "red", "@": "dim"}
+        for text in lines[:_MAX_DIFF_LINES]:
+            self.line(f"  {text[:_MAX_LINE]}", styles.get(text[:1], "dim"))
+        if len(lines) > _MAX_DIFF_LINES:
+            self.line(f"  … {len(lines) - _MAX_DIFF_LINES} more lines", "dim")
+
+    def _stream(self, text: str) -> None:
+        self._write(self._styled(clean(text), "dim"))
+        self._is_mid_line = not text.endswith("\n")
+
+    def _styled(self, text: str, style: str) -> str:
+        codes = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+        if not self._has_color or style not in codes:
+            return text
+        return f"\x1b[{codes[style]}m{text}\x1b[0m"

@@ -1,0 +1,407 @@
+"""One prompt to the end with nobody to ask.
+
+Exactly one result comes out, last, whatever happens: an error, a signal, a spent limit, a crash. It is
+written before the clean-up, and a watchdog ends the process a few seconds after it even when something
+does not let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k3agent.agent.options import Limits, Receipt, SessionOptions
+from k3agent.agent.session import Session
+from k3agent.config.settings import Settings
+from k3agent.errors import ConfigError, K3AgentError, StoreError
+from k3agent.events import AnyEvent, MessageAdded, TurnEnded, TurnOutcome
+from k3agent.headless.exitcodes import BY_SIGNAL, ExitCode, code_of_error, code_of_turn, outcome_of_error
+from k3agent.headless.formats import End, Format, JsonFormat, Start, StreamJsonFormat, TextFormat
+from k3agent.headless.inputs import (
+    UsageError,
+    read_image,
+    read_prompt,
+    read_schema,
+    read_structured,
+    user_lines,
+)
+from k3agent.headless.output import PipeWriter
+from k3agent.headless.progress import Progress
+from k3agent.providers.base import ModelClient
+from k3agent.providers.registry import choose_client
+from k3agent.types import Effort, ImagePart, JsonObject, Role
+
+log = logging.getLogger(__name__)
+
+# The process has ended this long after its result, whatever still hangs.
+_END_LIMIT_S = 4.0
+_CLOSE_LIMIT_S = 3.0
+# How long a reader that has stopped reading is waited for once a signal has asked for the end.
+_URGENT_FLUSH_S = 60.0
+_MAX_SCHEMA_REPAIRS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """A run as the command line gives it; `settings` holds what may also come from files."""
+
+    settings: Settings
+    environ: Mapping[str, str]
+    home: Path
+    cwd: Path
+    prompt: str | None = None
+    with_stdin: bool = False
+    output_format: str = "text"
+    input_format: str = "text"
+    is_partial: bool = False
+    resume_id: str | None = None
+    continues_newest: bool = False
+    forks: bool = False
+    session_id: str | None = None
+    is_ephemeral: bool = False
+    images: tuple[Path, ...] = ()
+    extra_dirs: tuple[Path, ...] = ()
+    answer_file: Path | None = None
+    schema_file: Path | None = None
+
+
+@dataclass(slots=True)
+class HeadlessRun:
+    """The run in progress. `end` is set once; after that nothing changes the result."""
+
+    options: RunOptions
+    out: PipeWriter
+    form: Format
+    progress: Progress
+    session: Session | None = None
+    client: ModelClient | None = None
+    answer: str = ""
+    structured: object = None
+    signum: int | None = None
+    is_reader_gone: bool = False
+    schema: JsonObject | None = None
+    started_at: float = field(default_factory=time.monotonic)
+    _loop: asyncio.AbstractEventLoop | None = None
+    _task: asyncio.Task[End] | None = None
+    _store_home: Path | None = None
+    _is_in_turn: bool = False
+
+    async def run(self) -> End:
+        """The whole run; expected errors and crashes become its end."""
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()  # type: ignore[assignment]
+        self.out.on_broken = self._reader_gone
+        self._listen_to_signals()
+        try:
+            return await self._run()
+        except asyncio.CancelledError:
+            return self._ended(TurnOutcome.INTERRUPTED, self._interrupt_code(), "")
+        except K3AgentError as error:
+            code = ExitCode.USAGE if isinstance(error, UsageError) else code_of_error(error)
+            return self._ended(outcome_of_error(error), code, str(error))
+        except Exception as error:
+            log.exception("the run crashed")
+            return self._ended(
+                TurnOutcome.EXECUTION, ExitCode.ERROR, f"k3agent crashed: {type(error).__name__}: {error}"
+            )
+
+    async def close(self) -> None:
+        """Children, sockets, files: ended or left behind within the limit."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_LIMIT_S):
+                if self.session is not None:
+                    await self.session.aclose()
+                if self.client is not None:
+                    await self.client.aclose()
+        if self._store_home is not None:
+            shutil.rmtree(self._store_home, ignore_errors=True)
+
+    # --- the run itself ---
+
+    async def _run(self) -> End:
+        options = self.options
+        if options.schema_file is not None:
+            self.schema = read_schema(options.schema_file)
+        images = [read_image(path) for path in options.images]
+        self.client = choose_client(options.settings, options.environ, options.home, self.progress.line)
+        info = self.client.info
+        self.progress.line(
+            f"k3agent: {info.provider}, {info.model or 'model as the server says'}: {info.why}.", "dim"
+        )
+        if options.settings.untrusted is not None:
+            self.progress.line(
+                f"{options.settings.untrusted} is not obeyed: trust it with `k3agent config trust`.", "yellow"
+            )
+        self.session = await self._open_session(self.client)
+        self.session.subscribe(self._event)
+        self.form.started(self._start(self.session))
+        ended: TurnEnded | None = None
+        async for text in self._prompts():
+            ended = await self._turn(self.session, text, images)
+            images = []
+            if ended.outcome is not TurnOutcome.SUCCESS:
+                break
+        if ended is None:
+            raise UsageError("no prompt: give one, or `-` to read it from standard input")
+        if ended.outcome is TurnOutcome.SUCCESS and self.schema is not None:
+            return await self._structured_end(self.session, ended)
+        return self._turn_end(self.session, ended)
+
+    async def _turn(self, session: Session, text: str | None, images: list[ImagePart]) -> TurnEnded:
+        self.answer = ""
+        self._is_in_turn = True
+        try:
+            ended = await (session.submit(text, images) if text is not None else session.continue_turn())
+        finally:
+            self._is_in_turn = False
+        if ended is None:
+            raise UsageError(f"session {session.id} has no unfinished turn: give a prompt")
+        return ended
+
+    async def _prompts(self) -> AsyncIterator[str | None]:
+        """What is submitted, one after the other; None continues the unfinished turn."""
+        options = self.options
+        if options.input_format == "stream-json":
+            lines = user_lines()
+            while (line := await asyncio.to_thread(next, lines, None)) is not None:
+                yield line
+            return
+        prompt = await asyncio.to_thread(read_prompt, options.prompt, with_stdin=options.with_stdin)
+        if prompt is None and (options.resume_id or options.continues_newest):
+            yield None
+        elif prompt is not None and prompt.strip():
+            yield prompt
+
+    async def _open_session(self, client: ModelClient) -> Session:
+        options = self.options
+        session_options = self._session_options(client)
+        found = options.resume_id
+        if options.continues_newest:
+            from k3agent.store.sessions import SessionStore  # lazy: the session opens its own
+
+            store = SessionStore(session_options.home)
+            row = store.latest(options.cwd)
+            store.close()
+            if row is None:
+                raise StoreError(
+                    f"no session of {options.cwd} to continue; `k3agent sessions list` shows all"
+                )
+            found = row.id
+        if found is None:
+            return await Session.create(session_options, session_id=options.session_id)
+        if options.forks:
+            return await Session.fork(found, session_options, new_id=options.session_id)
+        return await Session.resume(found, session_options)
+
+    def _session_options(self, client: ModelClient) -> SessionOptions:
+        options, settings = self.options, self.options.settings
+        home = options.home
+        if options.is_ephemeral:
+            home = self._store_home = Path(tempfile.mkdtemp(prefix="k3agent-"))
+        return SessionOptions(
+            cwd=options.cwd,
+            client=client,
+            home=home,
+            environ=options.environ,
+            effort=Effort(settings.effort) if settings.effort else None,
+            # Nobody can be asked: inside the sandbox the model works freely, anything else is denied.
+            permission_mode=settings.permission_mode or "auto",
+            allow=settings.allow,
+            deny=settings.deny,
+            sandbox=settings.sandbox,
+            limits=Limits(
+                max_turns=settings.limits_max_turns,
+                max_tokens=settings.limits_max_tokens,
+                max_budget_usd=settings.limits_max_budget_usd,
+                max_time_s=settings.limits_max_time_s,
+            ),
+            checks=settings.checks_commands,
+            check_retries=settings.checks_retries,
+            append_system_prompt=settings.append_system_prompt,
+            extra_dirs=options.extra_dirs,
+            response_schema=self.schema,
+        )
+
+    async def _structured_end(self, session: Session, ended: TurnEnded) -> End:
+        """The answer as JSON valid against the schema; the model is told what is wrong, a few times."""
+        assert self.schema is not None
+        problem = ""
+        for attempt in range(_MAX_SCHEMA_REPAIRS + 1):
+            self.structured, problem = read_structured(self.answer, self.schema)
+            if not problem:
+                return self._turn_end(session, ended)
+            if attempt == _MAX_SCHEMA_REPAIRS:
+                break
+            ended = await self._turn(
+                session,
+                f"Your answer does not fit the required JSON schema: {problem}. "
+                "Answer again with the JSON alone, without any other text.",
+                [],
+            )
+            if ended.outcome is not TurnOutcome.SUCCESS:
+                return self._turn_end(session, ended)
+        return self._ended(
+            TurnOutcome.EXECUTION, ExitCode.ERROR, f"the answer does not fit the JSON schema: {problem}"
+        )
+
+    # --- its end ---
+
+    def _turn_end(self, session: Session, ended: TurnEnded) -> End:
+        if self.is_reader_gone and ended.outcome is TurnOutcome.INTERRUPTED:
+            return self._ended(ended.outcome, ExitCode.INTERRUPTED, "standard output was closed")
+        code = code_of_turn(ended.outcome, session.error, self.signum)
+        detail = "" if ended.outcome is TurnOutcome.SUCCESS else ended.detail or ended.outcome.value
+        return self._ended(ended.outcome, code, detail)
+
+    def _ended(self, outcome: TurnOutcome, code: int, detail: str) -> End:
+        receipt = self.session.receipt if self.session is not None else Receipt()
+        errors = list(receipt.errors)
+        if detail and detail not in errors:
+            errors.append(detail)
+        return End(
+            outcome=outcome,
+            exit_code=int(code),
+            session_id=self.session.id if self.session is not None else self.options.session_id or "",
+            answer=self.answer,
+            structured_output=self.structured if outcome is TurnOutcome.SUCCESS else None,
+            duration_s=time.monotonic() - self.started_at,
+            receipt=receipt,
+            errors=errors,
+        )
+
+    def _interrupt_code(self) -> ExitCode:
+        if self.signum is not None:
+            return BY_SIGNAL.get(signal.Signals(self.signum), ExitCode.INTERRUPTED)
+        return ExitCode.INTERRUPTED
+
+    def _start(self, session: Session) -> Start:
+        info = session.info
+        return Start(
+            session_id=session.id,
+            cwd=str(self.options.cwd),
+            model=info.model,
+            provider=info.provider,
+            base_url=info.base_url,
+            tools=session.tool_names,
+            permission_mode=session.permission_mode,
+            sandbox=session.sandbox_name,
+            context_window=info.context_window,
+        )
+
+    # --- what comes from outside while it runs ---
+
+    def _event(self, event: AnyEvent) -> None:
+        if isinstance(event, MessageAdded) and event.message.role is Role.ASSISTANT:
+            self.answer = event.message.text
+        self.form.event(event)
+        self.progress.event(event)
+
+    def _listen_to_signals(self) -> None:
+        for signum in BY_SIGNAL:
+            # A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP: that is to be kept.
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                signal.signal(signum, self._signalled)
+
+    def _signalled(self, signum: int, _frame: object) -> None:
+        """Plain handlers, not the loop's: they also run while the main thread waits for a slow reader."""
+        if self.signum is not None:
+            # The second one does not wait any more.
+            os._exit(BY_SIGNAL[signal.Signals(signum)])
+        self.signum = signum
+        self.out.is_urgent = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._interrupt, f"signal {signal.Signals(signum).name}")
+
+    def _reader_gone(self) -> None:
+        self.is_reader_gone = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._interrupt, "standard output was closed")
+
+    def _interrupt(self, reason: str) -> None:
+        """Ends the turn in good order; where there is no turn yet, the run itself."""
+        session = self.session
+        if session is not None and self._is_in_turn:
+            session.interrupt(reason)
+        elif self._task is not None:
+            self._task.cancel()
+
+
+def run(options: RunOptions) -> int:
+    """Run, print, and give the exit code. Does not return when something does not let go of the process."""
+    out = PipeWriter(sys.stdout.fileno(), is_lossless=True)
+    err = PipeWriter(sys.stderr.fileno(), is_lossless=False)
+    has_color = sys.stderr.isatty() and not options.environ.get("NO_COLOR")
+    progress = Progress(err.write, has_color=has_color)
+    headless = HeadlessRun(options, out, _format(options, out), progress)
+    code: list[int] = [ExitCode.ERROR]
+
+    async def whole() -> None:
+        end = await headless.run()
+        code[0] = _finish(headless, end)
+        await headless.close()
+        err.flush(0.5)
+        others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+        if any(not thread.daemon for thread in others):
+            # A thread that still waits for standard input would keep the process.
+            os._exit(code[0])
+
+    asyncio.run(whole())
+    return code[0]
+
+
+def _finish(headless: HeadlessRun, end: End) -> int:
+    """The result, written and read; from then on the clock of the watchdog runs."""
+    problem = _write_answer_file(headless.options.answer_file, end.answer)
+    if problem:
+        end.errors.append(problem)
+        end.exit_code = end.exit_code or int(ExitCode.ERROR)
+    headless.progress.ended(end)
+    headless.form.ended(end)
+    limit_s = _URGENT_FLUSH_S if headless.signum is not None else None
+    is_read = headless.out.flush(limit_s)
+    code = end.exit_code if is_read or end.exit_code else int(ExitCode.ERROR)
+    watchdog = threading.Timer(_END_LIMIT_S, os._exit, (code,))
+    watchdog.daemon = True
+    watchdog.start()
+    return code
+
+
+def _write_answer_file(path: Path | None, answer: str) -> str:
+    if path is None:
+        return ""
+    try:
+        path.write_text(answer if answer.endswith("\n") or not answer else f"{answer}\n", encoding="utf-8")
+    except OSError as error:
+        return f"-o {path}: {error.strerror}"
+    return ""
+
+
+def _format(options: RunOptions, out: PipeWriter) -> Format:
+    if options.output_format == "json":
+        return JsonFormat(out.write)
+    if options.output_format == "stream-json":
+        return StreamJsonFormat(out.write, is_partial=options.is_partial)
+    return TextFormat(out.write)
+
+
+def failed_before_start(options: RunOptions, error: ConfigError) -> int:
+    """The result of a run that could not begin: wrong settings give a result line too."""
+    out = PipeWriter(sys.stdout.fileno(), is_lossless=True)
+    err = PipeWriter(sys.stderr.fileno(), is_lossless=False)
+    headless = HeadlessRun(options, out, _format(options, out), Progress(err.write, has_color=False))
+    end = headless._ended(outcome_of_error(error), code_of_error(error), str(error))
+    code = _finish(headless, end)
+    err.flush(0.5)
+    return code
