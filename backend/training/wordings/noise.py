@@ -52,6 +52,46 @@ _AFTER = (
     "That's all I need.", "Just that.", "Be careful.", "Thanks in advance.", "It's for the demo.",
     "I need it for a review.", "The team agreed on it.", "No other changes please.",
 )  # fmt: skip
+_REASONS = (
+    ", because the reviewers asked for it", ", otherwise the build breaks", ", the docs say so", ", see the ticket",
+    ", as discussed", ", as agreed in the meeting", " before the release", " today", " now", " first", " next",
+    ", that's all", ", nothing else", ", and keep it short", ", just this once", ", carefully", ", if possible",
+    " so we can move on", ", it's for the demo", ", our customer wants it", ", I can't do it myself right now",
+)  # fmt: skip
+_QUESTION_OPENERS = (
+    "question: ", "quick question: ", "one question: ", "I have a question: ", "tell me, ", "tell me: ", "hey, ", "so, ",
+    "ok, ", "hm, ", "hmm, ", "just checking: ", "sorry, ", "sorry if this is obvious: ", "stupid question: ",
+    "I was wondering: ", "help me out: ", "say, ", "well, ", "another question: ", "and ", "btw, ", "also, ",
+)  # fmt: skip
+_STATEMENT_OPENERS = (
+    "hm, ", "ok, ", "so ", "so, ", "well, ", "hey, ", "note: ", "fyi: ", "I think: ", "small request: ", "task: ", "ok so ",
+    "here's a task: ", "what I need: ", "my request: ", "please note: ", "listen, ", "right, ", "as discussed, ", "btw ",
+)  # fmt: skip
+_SWAPS = {
+    "I'd": ("I would", "Id"), "what's": ("what is", "whats"), "where's": ("where is", "wheres"),
+    "there's": ("there is", "theres"), "don't": ("do not", "dont"), "doesn't": ("does not", "doesnt"),
+    "can't": ("cannot", "cant"), "it's": ("it is", "its"), "let's": ("let us", "lets"),
+    "I'm": ("I am", "im"), "that's": ("that is", "thats"), "isn't": ("is not", "isnt"),
+    "shouldn't": ("should not",), "everywhere": ("in all places", "all over the project"),
+    "folder": ("directory", "dir"), "directory": ("folder", "dir"),
+    "repository": ("repo", "code base", "project"), "project": ("repo", "repository", "codebase"),
+    "please": ("pls", "plz", "kindly"), "you": ("u",), "and": ("&", "and also"),
+    "function": ("func", "fn"), "constant": ("const",), "parameter": ("param",),
+    "parameters": ("params",), "arguments": ("args",), "documentation": ("docs",),
+    "configuration": ("config",), "beginning": ("start",), "remove": ("delete",), "delete": ("remove",),
+    "called": ("named",), "named": ("called",), "create": ("make", "create"), "display": ("show",),
+    "should": ("has to", "needs to"), "must": ("has to", "should"), "want": ("need", "would like"),
+    "with": ("w/", "with"), "because": ("since", "bc"), "without": ("w/o", "without"),
+    "currently": ("right now", "at the moment"), "contains": ("has", "includes"),
+    "wrong": ("incorrect", "not right"), "says": ("reads",), "text": ("string", "text"),
+    "explain": ("describe", "explain"), "whole": ("entire", "complete"), "entire": ("whole",),
+    "find": ("locate", "find", "find"), "could": ("can", "would"), "can": ("could",),
+    "above": ("over", "right above"),
+}  # fmt: skip
+"""Other ways to write a word of a template; an entry that names itself makes the change rarer."""
+_SWAP = re.compile(
+    r"(?<![\w'-])(?:" + "|".join(sorted(_SWAPS, key=len, reverse=True)) + r")(?![\w'-]| out\b)"
+)
 _WORD = re.compile(r"[A-Za-z]{5,}")
 _FIRST = re.compile(r"[A-Za-z']+")
 _SENTENCE_START = re.compile(r"([.?!] )([A-Z])(?=[a-z]* )")
@@ -75,6 +115,17 @@ def _typo(texts: list[str], fixed: list[bool], rng: Random) -> None:
     texts[index] = text[: match.start()] + word + text[match.end() :]
 
 
+def _swap(texts: list[str], fixed: list[bool], rng: Random) -> None:
+    """Write one word of the template in another way."""
+    spots = [(i, m) for i, text in enumerate(texts) if not fixed[i] for m in _SWAP.finditer(text)]
+    if not spots:
+        return
+    index, match = spots[int(rng.random() * len(spots))]
+    others = _SWAPS[match.group()]
+    text = texts[index]
+    texts[index] = text[: match.start()] + others[int(rng.random() * len(others))] + text[match.end() :]
+
+
 def _lower_first(texts: list[str]) -> None:
     text = texts[0]
     if text[:1].isupper() and text[1:2] not in ("'", " ") and not text[1:2].isupper():
@@ -85,15 +136,16 @@ def _upper_first(texts: list[str]) -> None:
     texts[0] = texts[0][:1].upper() + texts[0][1:]
 
 
-def _open(texts: list[str], verb: bool, rng: Random) -> bool:
+def _open(texts: list[str], verb: bool, question: bool, rng: Random) -> bool:
     """Put a greeting or a polite opener in front; true when it makes the message a question."""
     asking = False
-    roll = rng.random()
-    if verb and roll < 0.13:
-        opener = _OPENERS[int(rng.random() * len(_OPENERS))]
-        _lower_first(texts)
-        texts[0] = opener + texts[0]
-        asking = opener in _ASKING
+    if rng.random() < 0.13:
+        openers = _OPENERS if verb else _QUESTION_OPENERS if question else _STATEMENT_OPENERS
+        if verb or rng.random() < 0.5:
+            opener = openers[int(rng.random() * len(openers))]
+            _lower_first(texts)
+            texts[0] = opener + texts[0]
+            asking = opener in _ASKING
     if rng.random() < 0.03:
         texts[0] = _GREETINGS[int(rng.random() * len(_GREETINGS))] + texts[0]
     return asking
@@ -110,7 +162,8 @@ def _close(texts: list[str], fixed: list[bool], asking: bool, verb: bool, rng: R
         return
     roll = rng.random()
     if verb and roll < 0.06:
-        texts.append(_CLOSERS[int(rng.random() * len(_CLOSERS))])
+        closers = _CLOSERS if roll < 0.035 else _REASONS
+        texts.append(closers[int(rng.random() * len(closers))])
         fixed.append(False)
     elif roll < 0.45:
         texts.append("?" if asking else ".")
@@ -145,7 +198,10 @@ def dress(texts: list[str], fixed: list[bool], light: bool, closable: bool, rng:
     first = _FIRST.match(texts[0]) if literal_start else None
     word = first.group().lower() if first else ""
     verb = word in IMPERATIVES
-    asking = not light and literal_start and _open(texts, verb, rng)
+    if rng.random() < 0.15 and not light:
+        _swap(texts, fixed, rng)
+    question = bool(texts) and not fixed[-1] and texts[-1].endswith("?")
+    asking = not light and literal_start and _open(texts, verb, question, rng)
     if closable:
         _close(texts, fixed, asking, verb and not light, rng)
     _casing(texts, fixed, literal_start, rng)

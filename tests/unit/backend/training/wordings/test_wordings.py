@@ -199,3 +199,19 @@ def test_an_optional_slot_has_a_default_and_can_be_given() -> None:
     )
     assert phrase(only, {"name": "a"}, Random(0), noise=False) == "delete the function a"
     assert phrase(only, {"name": "a", "kind": "class"}, Random(0), noise=False) == "delete the class a"
+
+
+def test_noise_never_changes_a_slot_even_when_it_is_an_ordinary_word() -> None:
+    slots = {
+        "old": "create the folder and should, please.",
+        "new": "I'd change everything with you?",
+        "path": "Find",
+    }
+    for i in range(3000):
+        text = phrase(goal("replace_text"), slots, Random(i))
+        assert all(value in text for value in slots.values()), text
+
+
+def test_bare_code_at_the_end_gets_no_full_stop() -> None:
+    only = Goal("g", {"line": "code"}, ("add this line: {line!}",), ())
+    assert all(phrase(only, {"line": "x = 1"}, Random(i)).endswith("x = 1") for i in range(500))
