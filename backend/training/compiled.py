@@ -83,7 +83,7 @@ def even_offsets(num_tokens: int, length: int) -> torch.Tensor:
     return torch.tensor(edges, dtype=torch.int64)
 
 
-def compile_share(share: int, num_shares: int, num_tokens: int, heads: int, width: int) -> None:
+def compile_share(share: int, num_shares: int, num_tokens: int, shared: int, heads: int, width: int) -> None:
     """Compile this share of all configurations by running KDA once, forward and backward."""
     from k3agent.backend.training.recurrence import Documents, kda  # lazy: only in these processes
 
@@ -107,32 +107,30 @@ def compile_share(share: int, num_shares: int, num_tokens: int, heads: int, widt
         tuner.__dict__["do_bench"] = run_once
     device = torch.device("cuda")
     inputs = kda_inputs(num_tokens, heads, width, device)
-    out = kda(**inputs, bound=-5.0, documents=Documents.of(even_offsets(num_tokens, 700), device))
+    offsets = even_offsets(num_tokens, shared or 700)
+    out = kda(**inputs, bound=-5.0, documents=Documents.of(offsets, device, shared))
     out.float().sum().backward()
     torch.cuda.synchronize()
 
 
 def start_compiling(
-    num_shares: int, num_tokens: int, heads: int, width: int
+    num_shares: int, num_tokens: int, shared: int, heads: int, width: int
 ) -> list[subprocess.Popen[bytes]]:
-    """Processes that compile all configurations of the KDA kernels, a share each. Wait for them with
-    `wait`.
-    """
-    code = "import sys; from k3agent.backend.training.compiled import compile_share; compile_share(*map(int, sys.argv[1:]))"
+    """Processes that compile all configurations of the KDA kernels, a share each; `wait_all` waits for them."""
+    code = (
+        "import sys; from k3agent.backend.training.compiled import compile_share;"
+        "compile_share(*map(int, sys.argv[1:]))"
+    )
     environment = {**os.environ, "FLA_CACHE_RESULTS": "0"}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-P", "-c", code, *map(str, (share, num_shares, num_tokens, heads, width))],
-            env=environment,
-        )
-        for share in range(num_shares)
-    ]
+    processes = []
+    for share in range(num_shares):
+        numbers = map(str, (share, num_shares, num_tokens, shared, heads, width))
+        processes.append(subprocess.Popen([sys.executable, "-P", "-c", code, *numbers], env=environment))
+    return processes
 
 
 def wait_all(processes: list[subprocess.Popen[bytes]], timeout_s: float = 300.0) -> int:
-    """Wait for the compiling processes; returns how many failed. What they miss is compiled later, one by
-    one.
-    """
+    """Wait for the processes; returns how many failed. What they miss is compiled later, one by one."""
     end = time.monotonic() + timeout_s
     failed = 0
     for process in processes:

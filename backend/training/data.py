@@ -80,34 +80,59 @@ class HostBatch:
     offsets: np.ndarray
     stages: dict[str, int] = field(default_factory=dict)
     """Documents of each stage."""
+    shared: int = 0
+    """Tokens of the first document that all others go on from, or 0."""
 
 
-def pack(episodes: Iterator[tuple[str, Episode]], num_tokens: int, max_length: int, pad_id: int) -> HostBatch:
-    """Fill `num_tokens` tokens with documents; the last is cut to fit, as is any longer than `max_length`."""
+def _own_tokens(episode: Episode, beginning: np.ndarray) -> np.ndarray:
+    tokens = np.asarray(episode.token_ids, np.uint16)
+    if not np.array_equal(tokens[: len(beginning)], beginning):
+        raise ValueError(f"a document does not start with the shared beginning of {len(beginning)} tokens")
+    return tokens[len(beginning) :]
+
+
+def pack(
+    episodes: Iterator[tuple[str, Episode]],
+    num_tokens: int,
+    max_length: int,
+    pad_id: int,
+    beginning: np.ndarray | None = None,
+) -> HostBatch:
+    """Fill `num_tokens` tokens with documents; the last is cut to fit, as is any longer than `max_length`.
+
+    `beginning` are tokens that all documents start with: they stand once, as the first document, without
+    loss.
+    """
+    start = np.zeros(0, np.uint16) if beginning is None else beginning.astype(np.uint16)
+    shared = len(start)
     ids = np.full(num_tokens, pad_id, np.uint16)
     labels = np.full(num_tokens, pad_id, np.uint16)
     weights = np.zeros(num_tokens, np.float32)
     position = np.zeros(num_tokens, np.int32)
-    offsets, stages, at = [0], {}, 0
+    offsets, stages, at = [0], {}, shared
+    if shared:
+        ids[:shared], position[:shared] = start, np.arange(shared)
+        offsets.append(shared)
     while at < num_tokens:
         room = num_tokens - at
         if room < MIN_DOCUMENT:
             length = room
         else:
             stage, episode = next(episodes)
-            tokens = np.asarray(episode.token_ids, np.uint16)
-            length = min(len(tokens), room, max_length)
+            tokens = _own_tokens(episode, start)
+            length = min(len(tokens), room, max_length - shared)
             if length < 2:
                 continue
             end = at + length
             ids[at:end] = tokens[:length]
             labels[at : end - 1] = tokens[1:length]
-            weights[at : end - 1] = np.asarray(episode.loss_weight, np.float32)[1:length]
+            own_weights = np.asarray(episode.loss_weight, np.float32)[shared:]
+            weights[at : end - 1] = own_weights[1:length]
             stages[stage] = stages.get(stage, 0) + 1
         position[at : at + length] = np.arange(length)
         at += length
         offsets.append(at)
-    return HostBatch(ids, labels, weights, position, np.array(offsets, np.int64), stages)
+    return HostBatch(ids, labels, weights, position, np.array(offsets, np.int64), stages, shared)
 
 
 @dataclass(frozen=True)
@@ -122,6 +147,10 @@ class FeedSettings:
     num_workers: int
     depth: int = 24
     """Batches that wait in this process at most."""
+    beginning: np.ndarray | None = None
+    """Tokens that every document starts with and that are computed once a batch."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """More keyword arguments of the source."""
     max_failures: int = 40
 
 
@@ -139,7 +168,7 @@ def mixed_episodes(
     while True:
         stage = settings.plan.choose(progress(), rng)
         if stage not in streams:
-            streams[stage] = stream(seed, worker, stage=stage)
+            streams[stage] = stream(seed, worker, stage=stage, **settings.extra)
         yield stage, next(streams[stage])
 
 
@@ -151,7 +180,7 @@ def _work(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     episodes = mixed_episodes(settings, worker, seed, lambda: progress.value)
     while True:
-        batch = pack(episodes, settings.num_tokens, settings.max_length, settings.pad_id)
+        batch = pack(episodes, settings.num_tokens, settings.max_length, settings.pad_id, settings.beginning)
         try:
             connection.send(batch)
         except (BrokenPipeError, ConnectionResetError):

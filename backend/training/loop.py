@@ -94,11 +94,12 @@ def make_trainer(options: argparse.Namespace) -> tuple[Trainer, dict[str, Any]]:
 class Run:
     """One command's training. `train` below is its life."""
 
-    def __init__(self, options: argparse.Namespace, feeds: tuple[Feed, Feed], started: float) -> None:
-        self.options, self._held_out = options, feeds[1]
+    def __init__(self, options: argparse.Namespace, feeds: dict[str, Feed], started: float) -> None:
+        self.options = options
+        self._eval_feeds = {name: feed for name, feed in feeds.items() if name != "train"}
         self.journal = Journal(options.out / "log.jsonl", started)
         self.trainer, self._raw_config = make_trainer(options)
-        self.feed = DeviceFeed(feeds[0], self.trainer.device)
+        self.feed = DeviceFeed(feeds["train"], self.trainer.device)
         if options.resume:
             self.trainer.load(options.resume)
         elif options.init:
@@ -109,7 +110,7 @@ class Run:
         self.rounded = progress_from >= options.quantize_from
         self.trainer.refresh(rounded=self.rounded)
         self.stopped: str | None = None
-        self._eval_batches: list[Batch] = []
+        self._eval_batches: dict[str, list[Batch]] = {}
         now = time.monotonic()
         self._last = dict.fromkeys(("log", "eval", "save"), now)
         self._log_start = (now, self.trainer.num_tokens, 0.0)
@@ -191,12 +192,15 @@ class Run:
         self._log_start = (time.monotonic(), trainer.num_tokens, feed.waited_s)
 
     def evaluate(self) -> dict[str, float]:
-        """Measures on the held-out batches, which are collected the first time."""
-        while len(self._eval_batches) < self.options.eval_batches:
-            self._eval_batches.append(to_device(self._held_out.next(), self.trainer.device))
-        self._held_out.close()
-        found = {name: round(value, 6) for name, value in self.trainer.evaluate(self._eval_batches).items()}
-        found["eval_error"] = round(1 - found["eval_accuracy"], 6)
+        """Measures on the evaluation batches, which are collected the first time."""
+        found: dict[str, float] = {}
+        for name, feed in self._eval_feeds.items():
+            if name not in self._eval_batches:
+                hosts = [feed.next() for _ in range(self.options.eval_batches)]
+                self._eval_batches[name] = [to_device(host, self.trainer.device) for host in hosts]
+                feed.close()
+            loss, accuracy = self.trainer.evaluate(self._eval_batches[name])
+            found |= {f"{name}_loss": round(loss, 6), f"{name}_error": round(1 - accuracy, 6)}
         return found
 
     def save(self) -> None:
@@ -209,7 +213,7 @@ class Run:
         )
 
     def export(self) -> None:
-        """Write the weights folder beside the state, and its files, in parts where too long, to the output."""
+        """Write the weights folder beside the state, and its files, long ones in parts, to the output."""
         folder, out = self.options.state / "weights", self.options.out
         export.write_folder(folder, self._raw_config, self.trainer.parameters, self.trainer.network.bias)
         for name in ("nano.tiktoken", "tokenizer_config.json"):
@@ -248,7 +252,7 @@ class Run:
         self.journal.write(event="finished", **{k: v for k, v in report.items() if k != "options"})
 
 
-def train(options: argparse.Namespace, feeds: tuple[Feed, Feed], started: float) -> int:
+def train(options: argparse.Namespace, feeds: dict[str, Feed], started: float) -> int:
     """Train, save and export; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     run = Run(options, feeds, started)

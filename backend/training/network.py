@@ -66,20 +66,30 @@ def add_mixture(
     return s, mixture(blocks, s, res_norm, res_proj, norm, eps)
 
 
-def causal_conv(u: Tensor, weight: Tensor, position: Tensor) -> Tensor:
+def causal_conv(u: Tensor, weight: Tensor, position: Tensor, shared: int) -> Tensor:
     """Depthwise convolution over time, then SiLU. u: [T, P]; weight: [P, taps]; position: [T, 1] in its
     document.
+
+    With `shared` > 0 documents after the first go on where its `shared` tokens end.
     """
     taps = weight.shape[1]
     total = _wide(u) * weight[:, -1]
     for back in range(1, taps):
         earlier = F.pad(u, (0, 0, back, 0))[: u.shape[0]]
         total = total + _wide(torch.where(position >= back, earlier, 0.0)) * weight[:, taps - 1 - back]
+    if shared:
+        is_later = torch.arange(u.shape[0], device=u.device)[:, None] >= shared
+        for place in range(taps - 1):
+            # What the taps before the document's start see depends on the place in it, not on the document.
+            seen = _wide(u[shared - 1]) * 0.0
+            for back in range(place + 1, taps):
+                seen = seen + _wide(u[shared - back + place]) * weight[:, taps - 1 - back]
+            total = total + torch.where(is_later & (position == place), seen, 0.0)
     return F.silu(total)
 
 
 def kda_in(
-    x: Tensor, w_in: Tensor, f_b: Tensor, conv: Tensor, position: Tensor, heads: int
+    x: Tensor, w_in: Tensor, f_b: Tensor, conv: Tensor, position: Tensor, heads: int, shared: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The inputs of the recurrence: q, k, v, z [T, H, N], b [T, H], and the output gate [T, H*N]."""
     width = f_b.shape[0]
@@ -88,7 +98,7 @@ def kda_in(
     parts = []
     for i in range(3):
         rows = slice(i * width, (i + 1) * width)
-        part = causal_conv(y[:, rows], conv[rows], position).view(tokens, heads, width // heads)
+        part = causal_conv(y[:, rows], conv[rows], position, shared).view(tokens, heads, width // heads)
         if i < 2:
             part = part.to(x.dtype)
             wide = _wide(part)
@@ -257,7 +267,13 @@ class Network:
         linear = config.linear_attn_config
         assert linear.gate_lower_bound is not None, "training covers the bounded gate only"
         q, k, v, z, b, gate = self.units["kda_in"](
-            x, p(f"{at}.in"), p(f"{at}.f_b"), p(f"{at}.conv"), batch.position, linear.num_heads
+            x,
+            p(f"{at}.in"),
+            p(f"{at}.f_b"),
+            p(f"{at}.conv"),
+            batch.position,
+            linear.num_heads,
+            batch.documents.shared,
         )
         o = self.mixer(
             q, k, v, z, b, p(f"{at}.A_log"), p(f"{at}.dt_bias"), linear.gate_lower_bound, batch.documents

@@ -31,8 +31,8 @@ def draw(records: Sequence[Mapping[str, Any]], target: Path) -> None:
 
     figure, axes = pyplot.subplots(2, 2, figsize=(11, 7), layout="constrained")
     panels = (
-        (axes[0][0], "loss", ("assistant_loss", "eval_loss"), True),
-        (axes[0][1], "wrong assistant tokens", ("assistant_error", "eval_error"), True),
+        (axes[0][0], "loss", ("assistant_loss", "eval_loss", "heldout_loss"), True),
+        (axes[0][1], "wrong assistant tokens", ("assistant_error", "eval_error", "heldout_error"), True),
         (axes[1][0], "busiest expert / mean", ("imbalance_max", "imbalance_mean"), False),
         (axes[1][1], "tokens per second", ("tokens_per_s",), False),
     )

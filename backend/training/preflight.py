@@ -22,6 +22,7 @@ from k3agent.backend.training.loop import make_trainer
 from k3agent.backend.training.network import Batch, Network
 from k3agent.backend.training.parameters import Parameters
 from k3agent.backend.training.recurrence import Documents
+from k3agent.backend.training.run import constant_beginning
 from k3agent.backend.training.trainer import Trainer, to_device
 from torch import Tensor
 
@@ -45,6 +46,10 @@ class Report:
         print(json.dumps({"seconds": round(time.monotonic() - self._started, 1), **findings}), flush=True)
 
 
+def shared_beginning(options: argparse.Namespace) -> np.ndarray:
+    return constant_beginning() if options.shared_beginning else np.zeros(0, np.uint16)
+
+
 def fake_batch(options: argparse.Namespace, vocab: int, seed: int) -> HostBatch:
     """Documents of the usual lengths that repeat themselves: the loss falls when copying is learnt."""
     rng = np.random.default_rng(seed)
@@ -57,12 +62,19 @@ def fake_batch(options: argparse.Namespace, vocab: int, seed: int) -> HostBatch:
             document.loss_weight = np.tile(document.loss_weight, repeats)
             yield stage, document
 
-    return pack(documents(), options.tokens, options.max_length, vocab - 5)
+    def with_beginning() -> Any:
+        for name, document in documents():
+            document.token_ids = np.concatenate((beginning, document.token_ids))
+            document.loss_weight = np.concatenate((np.zeros(len(beginning)), document.loss_weight))
+            yield name, document
+
+    beginning = shared_beginning(options)
+    return pack(with_beginning(), options.tokens, options.max_length, vocab - 5, beginning)
 
 
 def score_only(host: HostBatch, num_tokens: int) -> int:
-    """Give loss to the first documents only, about `num_tokens` tokens; returns how many tokens those have."""
-    end = int(host.offsets[np.searchsorted(host.offsets, num_tokens)])
+    """Give loss to the first documents only, about `num_tokens` tokens; returns where they end."""
+    end = int(host.offsets[np.searchsorted(host.offsets, host.shared + num_tokens)])
     host.weights[end:] = 0.0
     return end
 
@@ -88,7 +100,7 @@ def cpu_reference(trainer: Trainer, batch: Batch, end: int) -> tuple[float, Tens
         batch.labels[:end].cpu(),
         batch.weights[:end].cpu(),
         batch.position[:end].cpu(),
-        Documents.of(offsets[offsets <= end], cpu),
+        Documents.of(offsets[offsets <= end], cpu, batch.documents.shared),
     )
     with torch.no_grad():
         logits = network.logits(first)
@@ -151,7 +163,9 @@ def compile_all(trainer: Trainer, batch: Batch, options: argparse.Namespace, rep
     """Compile the KDA kernels in processes of their own and the rest meanwhile here."""
     linear = trainer.config.linear_attn_config
     start = time.monotonic()
-    processes = start_compiling(NUM_COMPILERS, options.tokens, linear.num_heads, linear.head_dim)
+    processes = start_compiling(
+        NUM_COMPILERS, options.tokens, batch.documents.shared, linear.num_heads, linear.head_dim
+    )
     real: Callable = trainer.network.mixer
     trainer.network.mixer = stand_in
     trainer.step(batch, 0.0, rounded=False)

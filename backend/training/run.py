@@ -9,7 +9,9 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from k3agent.backend.training.data import (
     EPISODES,
     HELD_OUT_SEED,
@@ -20,7 +22,8 @@ from k3agent.backend.training.data import (
 )
 
 STARTED = time.monotonic()
-DEFAULT_PLAN = "0:start,0.05:broad,0.8:final"
+DEFAULT_PLAN = "0:0,0.05:1=3+0=1,0.7:2=3+1=1"
+"""The stages of encode.stream: 0 short and simple, 1 broad, 2 everything and long."""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -43,8 +46,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--source", default=EPISODES, help="module:function that yields episodes")
     add("--tokens", type=int, default=65_536, help="tokens of a step")
     add("--max-length", type=int, default=4096, help="longest document; longer ones are cut")
+    add(
+        "--shared-beginning",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compute it once a batch",
+    )
     add("--seed", type=int, default=1)
-    add("--eval-batches", type=int, default=2)
+    add("--eval-batches", type=int, default=1)
     add("--eval-every-s", type=float, default=45)
     add("--save-every-s", type=float, default=150)
     add("--log-every-s", type=float, default=8)
@@ -69,26 +78,38 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def start_feeds(options: argparse.Namespace) -> tuple[Feed, Feed]:
-    """The training feed and the one for evaluation, on held-out seeds in the mixture that training ends
-    with.
+def constant_beginning() -> np.ndarray:
+    """Tokens that all episodes start with: system prompt and tool declarations."""
+    from k3agent.backend.chat.tokenizer import Tokenizer  # lazy: not for workers of other sources
+    from k3agent.backend.training.encode import NANO, Encoder  # lazy: as above
+
+    return np.array(Encoder(Tokenizer.from_dir(NANO)).prefix, np.uint16)
+
+
+def start_feeds(options: argparse.Namespace) -> dict[str, Feed]:
+    """The feed for training, and those for evaluation in the mixture that training ends with: `eval` on
+    unseen seeds, `heldout` on held-out words and wordings too.
     """
     plan = StagePlan.parse(options.stage_plan)
-    pad_id = 63 if options.tiny else 4091
-    shared = {
+    shared: dict[str, Any] = {
         "source": options.source,
         "num_tokens": options.tokens,
         "max_length": options.max_length,
-        "pad_id": pad_id,
+        "pad_id": 63 if options.tiny else 4091,
     }
+    if options.shared_beginning and options.source == EPISODES:
+        shared["beginning"] = constant_beginning()
     # A later command must not repeat the episodes of an earlier one.
-    seed = options.seed + int(1000 * (options.progress_from or 0)) + (100_000 if options.resume else 0)
-    feed = Feed(FeedSettings(plan=plan, seed=seed, num_workers=options.workers, **shared))
-    last = StagePlan(((0.0, plan.weights(1.0)),))
-    held_out = Feed(
-        FeedSettings(plan=last, seed=HELD_OUT_SEED, num_workers=1, depth=options.eval_batches, **shared)
-    )
-    return feed, held_out
+    seed = options.seed + (100_000 if options.resume or options.init else 0)
+    feeds = {"train": Feed(FeedSettings(plan=plan, seed=seed, num_workers=options.workers, **shared))}
+    shared["plan"] = StagePlan(((0.0, plan.weights(1.0)),))
+    shared |= {"num_workers": 1, "depth": max(options.eval_batches, 1)}
+    if options.eval_batches:
+        feeds["eval"] = Feed(FeedSettings(seed=HELD_OUT_SEED, **shared))
+        if options.source == EPISODES:
+            extra = {"held_out": True}
+            feeds["heldout"] = Feed(FeedSettings(seed=HELD_OUT_SEED, extra=extra, **shared))
+    return feeds
 
 
 def set_environment(options: argparse.Namespace) -> None:
@@ -97,6 +118,8 @@ def set_environment(options: argparse.Namespace) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.cache / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(options.cache / "triton")
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    # What the kernels prepare for a batch's lengths must outlive the batches fetched ahead.
+    os.environ["FLA_TENSOR_CACHE_SIZE"] = "64"
 
 
 def main() -> int:
@@ -117,7 +140,7 @@ def main() -> int:
 
         return train(options, feeds, STARTED)
     finally:
-        for feed in feeds:
+        for feed in feeds.values():
             feed.close()
 
 

@@ -31,7 +31,7 @@ def to_device(host: HostBatch, device: torch.device) -> Batch:
     if device.type == "cuda":
         tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
     moved = {name: tensors[name].to(device, non_blocking=True) for name in names[:4]}
-    documents = Documents.of(tensors["offsets"], device)
+    documents = Documents.of(tensors["offsets"], device, host.shared)
     documents.prepare()
     ids, labels = moved["token_ids"].long(), moved["labels"].long()
     return Batch(ids, labels, moved["weights"], moved["position"][:, None], documents)
@@ -147,7 +147,7 @@ class Trainer:
         tokens = max(tokens, 1.0)
         return Measures(int(count), loss / max(count, 1.0), total / tokens, right / tokens, loads)
 
-    def evaluate(self, batches: list[Batch]) -> dict[str, float]:
+    def evaluate(self, batches: list[Batch]) -> tuple[float, float]:
         """Loss and accuracy over assistant tokens. Runs with gradients on: without, all units would compile
         anew.
         """
@@ -155,7 +155,7 @@ class Trainer:
         for batch in batches:
             sums += self.network.forward(batch).stats
         total, right, tokens = sums.tolist()
-        return {"eval_loss": total / max(tokens, 1.0), "eval_accuracy": right / max(tokens, 1.0)}
+        return total / max(tokens, 1.0), right / max(tokens, 1.0)
 
     def refresh(self, *, rounded: bool) -> None:
         """Make the compute copies those of the masters."""

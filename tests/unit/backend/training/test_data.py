@@ -47,6 +47,28 @@ def test_long_documents_are_cut_to_the_limit_and_the_room() -> None:
     assert batch.token_ids[69] == 29
 
 
+def test_a_shared_beginning_stands_once() -> None:
+    beginning = list(range(20))
+    documents = [
+        ("a", Document([*beginning, *own], [0.0] * 20 + [0.05] * len(own)))
+        for own in ([50, 51, 52], [60] * 90)
+    ]
+    batch = pack(cycle(documents), 60, 50, pad_id=9, beginning=np.array(beginning))
+    # The second document is cut to 50 tokens, of which 30 are its own; what is left is too short for another.
+    assert batch.offsets.tolist() == [0, 20, 23, 53, 60]
+    assert batch.token_ids[:23].tolist() == [*beginning, 50, 51, 52]
+    assert batch.labels[20:22].tolist() == [51, 52]
+    assert batch.weights[:20].sum() == 0
+    assert batch.weights[20:23].tolist() == pytest.approx([0.05, 0.05, 0.0])
+    assert batch.position[20:24].tolist() == [0, 1, 2, 0]
+    assert batch.shared == 20
+
+
+def test_a_document_without_the_shared_beginning_is_an_error() -> None:
+    with pytest.raises(ValueError, match="beginning"):
+        pack(cycle([("a", Document([1, 2, 3], [1.0] * 3))]), 60, 50, pad_id=9, beginning=np.array([1, 3]))
+
+
 def test_stage_plan() -> None:
     plan = StagePlan.parse("0:short,0.05:broad,0.8:broad=1+long=3")
     assert plan.weights(0.0) == {"short": 1.0}

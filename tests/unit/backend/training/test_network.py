@@ -1,5 +1,6 @@
 """The training forward pass against the model that will run the exported weights."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,35 @@ def test_documents_do_not_see_each_other() -> None:
         assert torch.allclose(network.logits(alone), both[20:], atol=1e-9)
 
 
+def test_a_shared_beginning_is_the_same_as_one_in_each_document() -> None:
+    config = export.model_config(export.tiny_config(300))
+    parameters, network = shaken(config, torch.float64)
+    shared, lengths = 19, (2, 30, 1, 7)
+    whole = make_batch(tuple(shared + n for n in lengths), 300)
+    starts = whole.documents.offsets.tolist()
+    for start in starts[:-1]:
+        whole.token_ids[start : start + shared] = whole.token_ids[:shared]
+    whole.weights = (whole.position[:, 0] >= shared).double()
+    own = [slice(start + shared, end) for start, end in pairwise(starts)]
+    brief = make_batch((shared, *lengths), 300)
+    brief.token_ids = torch.cat((whole.token_ids[:shared], *(whole.token_ids[part] for part in own)))
+    brief.labels = torch.cat((brief.token_ids[:shared], *(whole.labels[part] for part in own)))
+    brief.weights = (torch.arange(len(brief.token_ids)) >= shared).double()
+    brief.documents = Documents.of(brief.documents.offsets, torch.device("cpu"), shared)
+    with torch.no_grad():
+        expected = torch.cat([network.logits(whole)[part] for part in own])
+        assert torch.allclose(network.logits(brief)[shared:], expected, atol=1e-9)
+    grads = []
+    for batch in (whole, brief):
+        network.forward(batch).loss.backward()
+        grads.append({name: leaf.grad for name, leaf in parameters.leaves.items() if leaf.grad is not None})
+        for leaf in parameters.leaves.values():
+            leaf.grad = None
+    assert len(grads[0]) > 50
+    for name, expected_grad in grads[0].items():
+        assert torch.allclose(grads[1][name], expected_grad, atol=1e-9), name
+
+
 def test_chunked_kda_equals_the_recurrence() -> None:
     generator = torch.Generator().manual_seed(0)
 
@@ -136,7 +166,7 @@ def test_chunked_kda_equals_the_recurrence() -> None:
         seen = (k[t][:, None] @ state)[:, 0]
         state = state + beta[t][:, None, None] * k[t][..., None] * (v[t] - seen)[:, None]
         expected.append((q[t][:, None] @ state)[:, 0] * width**-0.5)
-    assert torch.allclose(chunked_kda(q, k, v, g_log, beta, documents), torch.stack(expected), atol=1e-12)
+    assert torch.allclose(chunked_kda(q, k, v, g_log, beta, documents)[0], torch.stack(expected), atol=1e-12)
 
 
 def test_route_agrees_with_sorting() -> None:
