@@ -45,11 +45,12 @@ class EditTool:
             raise ToolError("old is empty. Name the text to replace, or use write for a whole file.")
         if old == new:
             raise ToolError("old and new are the same.")
-        if place.path.is_dir():
-            raise ToolError(f"{place.shown} is a folder. Name a file in it.")
-        if not place.path.exists():
+        info = paths.stat_of(place)
+        if info is None:
             raise paths.missing(place, ctx)
-        if place.path.stat().st_size > textio.LARGE_BYTES:
+        if paths.is_folder(place):
+            raise ToolError(f"{place.shown} is a folder. Name a file in it.")
+        if info.st_size > textio.LARGE_BYTES:
             edit = await asyncio.to_thread(_apply, place, old, new, args, ctx)
         else:
             edit = _apply(place, old, new, args, ctx)

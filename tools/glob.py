@@ -36,12 +36,12 @@ class GlobTool:
 
     async def run(self, args: GlobArgs, ctx: ToolContext) -> ToolOutput:
         base = paths.locate(args.path, ctx)
-        if not base.path.exists():
+        if paths.stat_of(base) is None:
             raise paths.missing(base, ctx)
-        if not base.path.is_dir():
+        if not paths.is_folder(base):
             raise ToolError(f"{base.shown} is a file, not a folder. Pass a folder as path.")
         place, pattern = _split(args, ctx)
-        names = _matches(place, pattern) if place.path.is_dir() else []
+        names = _matches(place, pattern) if paths.is_folder(place) else []
         if not names:
             return ToolOutput(text="No files match.", data={"total": 0})
         rows = names[: args.limit]

@@ -41,8 +41,8 @@ class GrepTool:
 
     async def run(self, args: GrepArgs, ctx: ToolContext) -> ToolOutput:
         place = paths.locate(args.path, ctx)
-        is_dir = place.path.is_dir()
-        if not is_dir and not place.path.exists():
+        is_dir = paths.is_folder(place)
+        if not is_dir and paths.stat_of(place) is None:
             raise paths.missing(place, ctx)
         query = ripgrep.Query(
             pattern=args.pattern,

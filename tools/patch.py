@@ -80,11 +80,11 @@ def _plan(change: unified.FileChange, ctx: ToolContext) -> list[_Planned]:
     if change.source is None:
         assert change.target is not None
         place = paths.locate(change.target, ctx)
-        if place.path.exists():
+        if paths.stat_of(place) is not None:
             raise ToolError(f"{place.shown} exists already. Patch it with its own name on the `---` line.")
         return [_step(place, None, textio.TextFile("", ""), change.hunks)]
     source = paths.locate(change.source, ctx)
-    if not source.path.exists():
+    if paths.stat_of(source) is None:
         raise paths.missing(source, ctx)
     before = textio.read_bytes(source.path, source.shown)
     ctx.freshness.check(source.path, source.shown, digest(before), must_be_read=False)
@@ -97,7 +97,7 @@ def _plan(change: unified.FileChange, ctx: ToolContext) -> list[_Planned]:
     target = paths.locate(change.target, ctx)
     if target.path == source.path:
         return [step]
-    if target.path.exists():
+    if paths.stat_of(target) is not None:
         raise ToolError(f"{target.shown} exists already; {source.shown} cannot be renamed to it.")
     moved = _Planned(target, None, step.after, step.num_added, step.num_removed, step.diff)
     return [_Planned(source, before, None, 0, 0, ""), moved]

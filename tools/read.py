@@ -34,12 +34,13 @@ class ReadTool:
 
     async def run(self, args: ReadArgs, ctx: ToolContext) -> ToolOutput:
         place = paths.locate(args.path, ctx)
-        if place.path.is_dir():
+        info = paths.stat_of(place)
+        if info is None:
+            raise paths.missing(place, ctx)
+        if paths.is_folder(place):
             inside = "*" if place.shown == "." else f"{place.shown.rstrip('/')}/*"
             raise ToolError(f'{place.shown} is a folder. List it with glob, pattern "{inside}".')
-        if not place.path.exists():
-            raise paths.missing(place, ctx)
-        if place.path.stat().st_size > textio.LARGE_BYTES:
+        if info.st_size > textio.LARGE_BYTES:
             file, text = await asyncio.to_thread(_read, place, args)
         else:
             file, text = _read(place, args)

@@ -29,9 +29,9 @@ class WriteTool:
 
     async def run(self, args: WriteArgs, ctx: ToolContext) -> ToolOutput:
         place = paths.locate(args.path, ctx)
-        if place.path.is_dir():
+        if paths.is_folder(place):
             raise ToolError(f"{place.shown} is a folder. Name a file in it.")
-        if place.path.exists():
+        if paths.stat_of(place) is not None:
             old = self._old(place, ctx)
             verb, text = (
                 "Replaced",

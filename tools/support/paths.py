@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import stat
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,21 @@ def locate(path: str, ctx: ToolContext) -> Place:
     # `a/../b` is not `b` when `a` is a link, so such a path is shown as what it really is.
     named = str(real) if ".." in joined.split("/") else os.path.normpath(joined)
     return Place(real, relative(named, ctx.cwd))
+
+
+def stat_of(place: Place) -> os.stat_result | None:
+    """What is at `place`; None when nothing is. `ToolError` when that cannot be known."""
+    try:
+        return place.path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ToolError(f"{place.shown} cannot be looked at: {error.strerror}.") from error
+
+
+def is_folder(place: Place) -> bool:
+    info = stat_of(place)
+    return info is not None and stat.S_ISDIR(info.st_mode)
 
 
 def relative(path: str | Path, cwd: Path) -> str:

@@ -50,6 +50,15 @@ def test_home(ctx, tmp_path):
     assert paths.locate("~/x", ctx).path == tmp_path.resolve() / "x"
 
 
+async def test_names_that_no_system_takes_are_errors_for_the_model(call):
+    long = "x" * 300
+    for name, arguments in {
+        "read": {}, "write": {"content": ""}, "edit": {"old": "a", "new": "b"}, "grep": {"pattern": "x"},
+    }.items():  # fmt: skip
+        assert "File name too long" in await call.error(name, path=long, **arguments)
+    assert "File name too long" in await call.error("glob", pattern="*", path=long)
+
+
 @pytest.mark.parametrize("path", ["", "a\0b", "x\ud800y"])
 def test_unusable_paths(ctx, path):
     with pytest.raises(ToolError):

@@ -51,6 +51,14 @@ def test_optional_fields_have_a_plain_type_and_take_null():
 def test_compact_form_is_frozen():
     """A model is trained on exactly these bytes."""
     tools = [spec(BUILTIN[name], compact=True) for name in COMPACT]
+    assert [tool.description for tool in tools] == [
+        "Read a text file; lines come with their numbers.",
+        "Create a file or replace all of its text.",
+        "Replace one piece of text in a file.",
+        "Search file contents with a regular expression.",
+        "List files and folders that match a pattern.",
+        "Run a command in the workspace and show its output.",
+    ]
     assert [(tool.name, json.dumps(tool.parameters, separators=(",", ":"))) for tool in tools] == [
         (
             "read",
