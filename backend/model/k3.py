@@ -17,6 +17,7 @@ from k3agent.backend.model.kda import KDA
 from k3agent.backend.model.layers import GatedMLP, Linear, RMSNorm, parameter
 from k3agent.backend.model.mla import MLA
 from k3agent.backend.model.moe import Experts, MoE
+from k3agent.backend.model.single import SinglePath, is_single, supports
 from k3agent.backend.model.step import Step
 from torch import Tensor, nn
 
@@ -42,12 +43,12 @@ class DecoderLayer(nn.Module):
         self.self_attn = attention(config, layer_index, dtype)
         self.input_layernorm = RMSNorm(width, eps, dtype)
         self.post_attention_layernorm = RMSNorm(width, eps, dtype)
-        self._is_moe = config.is_moe(layer_index)
-        if self._is_moe:
+        self.is_moe = config.is_moe(layer_index)
+        if self.is_moe:
             self.block_sparse_moe = MoE(config, dtype, is_packed)
         else:
             self.mlp = GatedMLP(config, config.intermediate_size, dtype)
-        self._starts_block = block is not None and layer_index % block == 0
+        self.starts_block = block is not None and layer_index % block == 0
         self.attention_site: Site | None = None
         self.mlp_site: Site | None = None
         if block is not None:
@@ -57,11 +58,11 @@ class DecoderLayer(nn.Module):
     def forward(self, stream: Stream, step: Step, cache: CacheTensors) -> None:
         h = stream.read(self.attention_site)
         # The boundary lies after the reading: the finished block was still the running sum for it.
-        if self._starts_block:
+        if self.starts_block:
             stream.start_block()
         stream.add(self.self_attn(self.input_layernorm(h), step, cache))
         h = self.post_attention_layernorm(stream.read(self.mlp_site))
-        stream.add(self.block_sparse_moe(h) if self._is_moe else self.mlp(h))
+        stream.add(self.block_sparse_moe(h) if self.is_moe else self.mlp(h))
 
 
 class Decoder(nn.Module):
@@ -110,6 +111,8 @@ class K3ForCausalLM(nn.Module):
         self.config, self.dtype = config, dtype
         self.model = Decoder(config, dtype, packed_experts)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype)
+        self._packed_experts = packed_experts
+        self._single: SinglePath | None = None
 
     @property
     def device(self) -> torch.device:
@@ -122,15 +125,18 @@ class K3ForCausalLM(nn.Module):
 
         `taps`, if given, receives the running sum [T, D] of the residual stream after each layer.
         """
+        rows = batch.logits_at
+        if self._single is not None and is_single(batch):
+            hidden = self._single.run(batch, cache, taps)
+            return self.lm_head(hidden if rows is None else hidden[rows])
         step = Step(batch)
         stream = self.model.stream(self.model.embed_tokens(batch.token_ids))
         for layer in self.model.layers:
             layer(stream, step, cache)
             if taps is not None:
                 taps.append(stream.total.clone())
-        rows = step.last_rows if batch.logits_at is None else batch.logits_at
         hidden = self.model.norm(stream.read(self.model.output_site))
-        return self.lm_head(hidden[rows]).to(wide_dtype(self.dtype))
+        return self.lm_head(hidden[step.last_rows if rows is None else rows]).to(wide_dtype(self.dtype))
 
     def destinations(self) -> dict[str, Tensor]:
         """Where each released name (without the prefix `language_model.`) goes; all must be filled.
@@ -150,6 +156,17 @@ class K3ForCausalLM(nn.Module):
         for module in self.modules():
             if isinstance(module, KDA):
                 module.finish_loading()
+        if supports(self.dtype, self.device, self._packed_experts):
+            self._single = self._single_path()
+
+    def _single_path(self) -> SinglePath:
+        decoder = self.model
+        path = SinglePath(self.config, decoder.embed_tokens.weight, decoder.norm, decoder.output_site)
+        for layer in decoder.layers:
+            path.append(layer.attention_site, layer.starts_block, layer.input_layernorm, layer.self_attn)
+            mlp = layer.block_sparse_moe if layer.is_moe else layer.mlp
+            path.append(layer.mlp_site, False, layer.post_attention_layernorm, mlp)
+        return path
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "K3ForCausalLM":
         # Moving one parameter at a time would tear the shared storage of fused linears apart.

@@ -33,47 +33,46 @@ class KDA(nn.Module):
         super().__init__()
         linear = config.linear_attn_config
         wide = wide_dtype(dtype)
-        self._layer_index = layer_index
-        self._heads, self._head_dim, self._width = linear.num_heads, linear.head_dim, linear.width
-        self._lower_bound = linear.gate_lower_bound
-        self._eps = config.rms_norm_eps
-        gate_rank = self._width if linear.use_full_rank_gate else self._head_dim
+        self.layer_index = layer_index
+        self.heads, self.head_dim, self._width = linear.num_heads, linear.head_dim, linear.width
+        self.lower_bound = linear.gate_lower_bound
+        gate_rank = self._width if linear.use_full_rank_gate else self.head_dim
         gate_name = "g_proj" if linear.use_full_rank_gate else "g_a_proj"
         outs = {"q_proj": self._width, "k_proj": self._width, "v_proj": self._width, gate_name: gate_rank}
-        outs |= {"f_a_proj": self._head_dim, "b_proj": self._heads}
-        self._in = fuse(self, config.hidden_size, outs, dtype)
-        self._in_widths = (3 * self._width, gate_rank, self._head_dim, self._heads)
-        self.f_b_proj = Linear(self._head_dim, self._width, dtype)
-        self.g_b_proj = None if linear.use_full_rank_gate else Linear(self._head_dim, self._width, dtype)
+        outs |= {"f_a_proj": self.head_dim, "b_proj": self.heads}
+        self.in_proj = fuse(self, config.hidden_size, outs, dtype)
+        self.in_widths = (3 * self._width, gate_rank, self.head_dim, self.heads)
+        self.f_b_proj = Linear(self.head_dim, self._width, dtype)
+        self.g_b_proj = None if linear.use_full_rank_gate else Linear(self.head_dim, self._width, dtype)
         taps = linear.short_conv_kernel_size
         self._conv = torch.empty(3 * self._width, 1, taps, dtype=wide)
         for name, storage in zip(("q", "k", "v"), self._conv.split(self._width), strict=True):
             setattr(self, f"{name}_conv1d", Conv(storage))
-        self._taps = torch.empty(0)
-        self.A_log = parameter(torch.empty(self._heads, dtype=wide))
+        self.taps = torch.empty(0)
+        self.A_log = parameter(torch.empty(self.heads, dtype=wide))
         self.dt_bias = parameter(torch.empty(self._width, dtype=wide))
-        self.o_norm = RMSNorm(self._head_dim, config.rms_norm_eps, wide)
+        self.o_norm = RMSNorm(self.head_dim, config.rms_norm_eps, wide)
         self.o_proj = Linear(self._width, config.hidden_size, dtype)
         self._kernels = {op: registry.get(op) for op in ("causal_conv", "causal_conv_step", "kda_gate")}
         self._kernels |= {op: registry.get(op) for op in ("kda_chunk", "kda_step")}
 
     def finish_loading(self) -> None:
         """Derive what is not in the file: the taps of the convolution, time first."""
-        self._taps = self._conv.squeeze(1).t().contiguous()
+        self.taps = self._conv.squeeze(1).t().contiguous()
 
     def forward(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
         wide = wide_dtype(x.dtype)
-        qkv, gate, f_a, beta = F.linear(x, self._in).split(self._in_widths, dim=-1)
-        heads = (-1, self._heads, self._head_dim)
+        qkv, gate, f_a, beta = F.linear(x, self.in_proj).split(self.in_widths, dim=-1)
+        heads = (-1, self.heads, self.head_dim)
         z = self.f_b_proj(f_a).to(wide) + self.dt_bias
-        g_log = self._kernels["kda_gate"](z.view(heads), self.A_log.unsqueeze(-1), self._lower_bound)
+        g_log = self._kernels["kda_gate"](z.view(heads), self.A_log.unsqueeze(-1), self.lower_bound)
         beta = torch.sigmoid(beta.to(wide))
-        tails, states = cache.conv_tails[self._layer_index], cache.kda_states[self._layer_index]
+        tails, states = cache.conv_tails[self.layer_index], cache.kda_states[self.layer_index]
         for slot in step.fresh_slots:
             tails[slot].zero_()
             states[slot].zero_()
         o = step.spread(
-            (self._heads, self._head_dim),
+            (self.heads, self.head_dim),
             beta,
             lambda rows: self._singles(qkv[rows], g_log[rows], beta[rows], step, tails, states),
             lambda span: self._piece(qkv, g_log, beta, span, tails, states),
@@ -88,11 +87,11 @@ class KDA(nn.Module):
     ) -> Tensor:
         """Several tokens of one sequence: the chunkwise form. Returns [T, H, V] wide."""
         rows = slice(span.start, span.stop)
-        mixed = self._kernels["causal_conv"](qkv[rows], tails[span.slot], self._taps)
+        mixed = self._kernels["causal_conv"](qkv[rows], tails[span.slot], self.taps)
         q, k, v = self._heads_of(mixed)
         state = states[span.slot]
         chunk = self._kernels["kda_chunk"]
-        return chunk(q, k, v, g_log[rows], beta[rows], state, lower_bound=self._lower_bound)
+        return chunk(q, k, v, g_log[rows], beta[rows], state, lower_bound=self.lower_bound)
 
     def _singles(
         self, qkv: Tensor, g_log: Tensor, beta: Tensor, step: Step, tails: Tensor, states: Tensor
@@ -105,7 +104,7 @@ class KDA(nn.Module):
             tail, state = tails[slot : slot + 1], states[slot : slot + 1]
         else:
             tail, state = tails[slots], states[slots]
-        q, k, v = self._heads_of(self._kernels["causal_conv_step"](qkv, tail, self._taps))
+        q, k, v = self._heads_of(self._kernels["causal_conv_step"](qkv, tail, self.taps))
         o = self._kernels["kda_step"](q, k, v, g_log, beta, state)
         if not is_alone:
             tails[slots], states[slots] = tail, state
@@ -113,7 +112,7 @@ class KDA(nn.Module):
 
     def _heads_of(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[T, 3*H*K] to q, k (normalised, q scaled) and v, each [T, H, K] wide."""
-        mixed = mixed.to(wide_dtype(mixed.dtype)).view(-1, 3, self._heads, self._head_dim)
+        mixed = mixed.to(wide_dtype(mixed.dtype)).view(-1, 3, self.heads, self.head_dim)
         qk = mixed[:, :2]
         qk = qk * torch.rsqrt(qk.square().sum(-1, keepdim=True) + L2_EPS)
-        return qk[:, 0] * self._head_dim**-0.5, qk[:, 1], mixed[:, 2]
+        return qk[:, 0] * self.head_dim**-0.5, qk[:, 1], mixed[:, 2]

@@ -75,9 +75,9 @@ class GatedMLP(nn.Module):
     def __init__(self, config: ModelConfig, inner_width: int, dtype: torch.dtype) -> None:
         super().__init__()
         width = config.hidden_size
-        self._gate_up = fuse(self, width, {"gate_proj": inner_width, "up_proj": inner_width}, dtype)
+        self.gate_up = fuse(self, width, {"gate_proj": inner_width, "up_proj": inner_width}, dtype)
         self.down_proj = Linear(inner_width, width, dtype)
         self._act = gated_act(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self._act(F.linear(x, self._gate_up)))
+        return self.down_proj(self._act(F.linear(x, self.gate_up)))

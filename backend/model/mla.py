@@ -19,8 +19,8 @@ class MLA(nn.Module):
 
     def __init__(self, config: ModelConfig, layer_index: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self._layer_index = layer_index
-        self._heads, self._rank = config.num_attention_heads, config.kv_lora_rank
+        self.layer_index = layer_index
+        self.heads, self.rank = config.num_attention_heads, config.kv_lora_rank
         self._nope, self._shared, self._v_dim = (
             config.qk_nope_head_dim,
             config.qk_rope_head_dim,
@@ -28,34 +28,34 @@ class MLA(nn.Module):
         )
         self._qk_dim = self._nope + self._shared
         self._scale = self._qk_dim**-0.5
-        q_width = self._heads * self._qk_dim
+        q_width = self.heads * self._qk_dim
         outs = {"q_proj": q_width} if config.q_lora_rank is None else {"q_a_proj": config.q_lora_rank}
         outs["kv_a_proj_with_mqa"] = config.latent_width
         if config.mla_use_output_gate:
-            outs["g_proj"] = self._heads * self._v_dim
-        self._in = fuse(self, config.hidden_size, outs, dtype)
-        self._in_widths = tuple(outs.values())
+            outs["g_proj"] = self.heads * self._v_dim
+        self.in_proj = fuse(self, config.hidden_size, outs, dtype)
+        self.in_widths = tuple(outs.values())
         self.q_a_layernorm, self.q_b_proj = None, None
         if config.q_lora_rank is not None:
             self.q_a_layernorm = RMSNorm(config.q_lora_rank, config.mla_latent_norm_eps, dtype)
             self.q_b_proj = Linear(config.q_lora_rank, q_width, dtype)
-        self.kv_a_layernorm = RMSNorm(self._rank, config.mla_latent_norm_eps, dtype)
-        self.kv_b_proj = Linear(self._rank, self._heads * (self._nope + self._v_dim), dtype)
-        up = self.kv_b_proj.weight.view(self._heads, self._nope + self._v_dim, self._rank)
+        self.kv_a_layernorm = RMSNorm(self.rank, config.mla_latent_norm_eps, dtype)
+        self.kv_b_proj = Linear(self.rank, self.heads * (self._nope + self._v_dim), dtype)
+        up = self.kv_b_proj.weight.view(self.heads, self._nope + self._v_dim, self.rank)
         self._key_up, self._value_up = up[:, : self._nope], up[:, self._nope :]
-        self.o_proj = Linear(self._heads * self._v_dim, config.hidden_size, dtype)
+        self.o_proj = Linear(self.heads * self._v_dim, config.hidden_size, dtype)
         self._absorbed, self._expanded = registry.get("mla_absorbed"), registry.get("mla_expanded")
 
     def forward(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
-        query, latent, *gate = F.linear(x, self._in).split(self._in_widths, dim=-1)
+        query, latent, *gate = F.linear(x, self.in_proj).split(self.in_widths, dim=-1)
         if self.q_a_layernorm is not None and self.q_b_proj is not None:
             query = self.q_b_proj(self.q_a_layernorm(query))
-        q = query.view(-1, self._heads, self._qk_dim)
-        row = torch.cat((self.kv_a_layernorm(latent[:, : self._rank]), latent[:, self._rank :]), dim=-1)
-        latents = cache.latents[self._layer_index]
+        q = query.view(-1, self.heads, self._qk_dim)
+        row = torch.cat((self.kv_a_layernorm(latent[:, : self.rank]), latent[:, self.rank :]), dim=-1)
+        latents = cache.latents[self.layer_index]
         latents.view(-1, latents.shape[-1]).index_copy_(0, step.latent_places, row)
         o = step.spread(
-            (self._heads, self._v_dim),
+            (self.heads, self._v_dim),
             q,
             lambda rows: self._singles(q[rows], step.singles, latents),
             lambda span: self._attend(self._expanded, q[span.start : span.stop], span, latents),
@@ -65,8 +65,13 @@ class MLA(nn.Module):
         return self.o_proj(o)
 
     def _singles(self, q: Tensor, spans: list[Span], latents: Tensor) -> Tensor:
-        outs = [self._attend(self._absorbed, q[i : i + 1], span, latents) for i, span in enumerate(spans)]
+        outs = [self.attend_absorbed(q[i : i + 1], span, latents) for i, span in enumerate(spans)]
         return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def attend_absorbed(self, q: Tensor, span: Span, latents: Tensor) -> Tensor:
+        """Attention of the last tokens of one sequence over all its rows; q: [T, H, N+R]. Returns [T, H,
+        V]."""
+        return self._attend(self._absorbed, q, span, latents)
 
     def _attend(self, kernel: registry.Kernel, q: Tensor, span: Span, latents: Tensor) -> Tensor:
         """Attention of one sequence, [T, H, V]."""

@@ -60,10 +60,10 @@ class Experts(nn.Module):
                     self._stacks[f"{name}.{kind}"] = stack
             else:
                 self._stacks[f"{name}.weight"] = torch.empty(count, rows, columns, dtype=dtype)
-        self._pairs: list[tuple[Tensor, Tensor]] = []
+        self.pairs: list[tuple[Tensor, Tensor]] = []
         if not is_packed:
             stacks = self._stacks["w13.weight"], self._stacks["w2.weight"]
-            self._pairs = list(zip(*(stack.unbind() for stack in stacks), strict=True))
+            self.pairs = list(zip(*(stack.unbind() for stack in stacks), strict=True))
 
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
         """`w1.weight` and so on, with the view [E, out, in] that it fills: entry e belongs to expert e."""
@@ -107,7 +107,7 @@ class Experts(nn.Module):
 
     def _matrices(self, e: int) -> tuple[Tensor, Tensor]:
         if not self._is_packed:
-            return self._pairs[e]
+            return self.pairs[e]
         packed = (self._stacks[f"{n}.weight_packed"][e] for n in ("w13", "w2"))
         scales = (self._stacks[f"{n}.weight_scale"][e] for n in ("w13", "w2"))
         w13, w2 = (self._dequantise(p, s, self._dtype) for p, s in zip(packed, scales, strict=True))

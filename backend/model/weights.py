@@ -83,6 +83,10 @@ def load_model(
     K3ForCausalLM)."""
     folder = Path(folder)
     config = ModelConfig.from_dir(folder)
+    if torch.device(device).type == "cpu":
+        # Decayed states and masked scores are full of denormals, which the CPU handles many times slower than
+        # zeros.
+        torch.set_flush_denormal(True)
     with torch.device(device):
         model = K3ForCausalLM(config, dtype, packed_experts=packed_experts)
     with Source(folder) as source:
