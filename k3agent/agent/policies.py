@@ -23,6 +23,14 @@ MAX_PERIOD = 3
 MAX_INVALID_STEPS = 3
 RESERVE_TIME_S = 20.0
 CLOSING_OUTPUT_TOKENS = 2000
+# A normal step and the closing one after it, each a little dearer than the last.
+TWO_STEPS = 2.5
+UNITS = {
+    TurnOutcome.MAX_TURNS: "model calls (--max-turns)",
+    TurnOutcome.MAX_TOKENS: "tokens (--max-tokens)",
+    TurnOutcome.MAX_BUDGET: "USD (--max-budget-usd)",
+    TurnOutcome.MAX_TIME: "seconds (--max-time)",
+}
 # What differs between two runs of the same command without meaning anything.
 VOLATILE = re.compile(
     r"0x[0-9a-f]{4,}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|\d\d:\d\d:\d\d"
@@ -40,7 +48,10 @@ class LimitReached:
 
 
 class LimitPolicy:
-    """The hard limits of a run, with a reserve for one closing step (full profile only)."""
+    """The hard limits of a run, with a reserve for one closing step (full profile only).
+
+    A step costs about what the one before it cost: tokens and money stop before the limit, not after it.
+    """
 
     def __init__(
         self, limits: Limits, receipt: Receipt, profile: Profile, elapsed_s: Callable[[], float]
@@ -49,9 +60,15 @@ class LimitPolicy:
         self._receipt = receipt
         self._has_reserve = profile is Profile.FULL
         self._elapsed_s = elapsed_s
+        self._before = (0, 0.0)
+        self._last = (0, 0.0)
 
     def before_step(self, *, is_first: bool) -> LimitReached | None:
         """`is_first`: nothing has been done in this turn yet, so there is nothing to summarise."""
+        now = (self._tokens, self._receipt.cost_usd)
+        if now != self._before:
+            self._last = (now[0] - self._before[0], now[1] - self._before[1])
+            self._before = now
         found = [check for check in self._checks() if check is not None]
         hard = next((check for check in found if not check.is_closing), None)
         if hard is not None:
@@ -64,45 +81,31 @@ class LimitPolicy:
         """Whether one more model call is within the hard limits."""
         return all(check is None or check.is_closing for check in self._checks())
 
+    @property
+    def _tokens(self) -> int:
+        return self._receipt.usage.input_tokens + self._receipt.usage.output_tokens
+
     def _checks(self) -> list[LimitReached | None]:
         limits, receipt = self._limits, self._receipt
-        steps = max(receipt.num_turns, 1)
-        tokens = receipt.usage.input_tokens + receipt.usage.output_tokens
+        time_reserve = min(RESERVE_TIME_S, 0.1 * (limits.max_time_s or 0))
+        tokens, cost = self._last
+        elapsed = self._elapsed_s()
         return [
-            _check(
-                limits.max_turns, receipt.num_turns, 1, TurnOutcome.MAX_TURNS, "{} model calls (--max-turns)"
-            ),
-            _check(
-                limits.max_tokens,
-                tokens,
-                1.5 * tokens / steps,
-                TurnOutcome.MAX_TOKENS,
-                "{} tokens (--max-tokens)",
-            ),
-            _check(
-                limits.max_budget_usd,
-                receipt.cost_usd,
-                1.5 * receipt.cost_usd / steps,
-                TurnOutcome.MAX_BUDGET,
-                "{} USD (--max-budget-usd)",
-            ),
-            _check(
-                limits.max_time_s,
-                self._elapsed_s(),
-                min(RESERVE_TIME_S, 0.1 * (limits.max_time_s or 0)),
-                TurnOutcome.MAX_TIME,
-                "{} seconds (--max-time)",
-            ),
+            _check(limits.max_turns, receipt.num_turns, 1, 0, TurnOutcome.MAX_TURNS),
+            _check(limits.max_tokens, self._tokens, TWO_STEPS * tokens, tokens, TurnOutcome.MAX_TOKENS),
+            _check(limits.max_budget_usd, receipt.cost_usd, TWO_STEPS * cost, cost, TurnOutcome.MAX_BUDGET),
+            _check(limits.max_time_s, elapsed, time_reserve, 0, TurnOutcome.MAX_TIME),
         ]
 
 
 def _check(
-    limit: float | None, used: float, reserve: float, outcome: TurnOutcome, words: str
+    limit: float | None, used: float, reserve: float, step: float, outcome: TurnOutcome
 ) -> LimitReached | None:
+    """`reserve`: what must be left for a normal step; `step`: what the closing one costs."""
     if limit is None or used + reserve < limit:
         return None
-    detail = "the limit of " + words.format(limit) + " is reached"
-    return LimitReached(outcome=outcome, detail=detail, is_closing=used < limit)
+    detail = f"the limit of {limit} {UNITS[outcome]} is reached"
+    return LimitReached(outcome=outcome, detail=detail, is_closing=used + step < limit)
 
 
 def digest(text: str) -> str:

@@ -62,16 +62,18 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise StoreError(f"cannot write to the session store: {error}") from error
     try:
         yield connection
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise StoreError(f"cannot write to the session store: {error}; is the disk full?") from error
+        _roll_back(connection)
+        raise StoreError(f"cannot write to the session store: {error}") from error
+    except BaseException:
+        _roll_back(connection)
+        raise
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 class SessionLock:
