@@ -8,7 +8,7 @@ import re
 
 from k3agent import codec
 from k3agent.store.records import SessionRow
-from k3agent.types import ImagePart, Message, ReasoningPart, TextPart, ToolCall, ToolResult
+from k3agent.types import ImagePart, JsonObject, Message, ReasoningPart, TextPart, ToolCall, ToolResult
 
 FORMATS = ("md", "html", "json")
 
@@ -24,11 +24,25 @@ _STYLE = (
 def export_session(row: SessionRow, messages: list[Message], form: str) -> str:
     """The session in one of `FORMATS`."""
     if form == "json":
-        head = {"id": row.id, "cwd": row.cwd, "title": row.title, "model": row.model}
-        head |= {"created_at": row.created_at.isoformat(), "updated_at": row.updated_at.isoformat()}
         body = [codec.message_to_dict(message) for message in messages]
-        return json.dumps({"session": head, "messages": body}, ensure_ascii=False, indent=1) + "\n"
+        return (
+            json.dumps({"session": row_to_dict(row), "messages": body}, ensure_ascii=False, indent=1) + "\n"
+        )
     return _html(row, messages) if form == "html" else _markdown(row, messages)
+
+
+def row_to_dict(row: SessionRow) -> JsonObject:
+    """A line of the list of sessions, for scripts."""
+    return {
+        "id": row.id,
+        "cwd": row.cwd,
+        "title": row.title,
+        "model": row.model,
+        "created_at": row.created_at.isoformat(),
+        "updated_at": row.updated_at.isoformat(),
+        "num_messages": row.num_messages,
+        "parent_id": row.parent_id,
+    }
 
 
 def _markdown(row: SessionRow, messages: list[Message]) -> str:

@@ -26,15 +26,14 @@ from k3agent import __version__
 from k3agent.errors import ConfigError, ProviderError, ProviderErrorKind
 from k3agent.providers.base import ModelInfo
 from k3agent.providers.chat import ChatClient, Endpoint, Timeouts
-from k3agent.providers.dialects import BUNDLED
+from k3agent.providers.dialects import BUNDLED, LOCAL_PACKAGES
 from k3agent.providers.retry import RetryPolicy
 from k3agent.types import Delta, Request
 
 log = logging.getLogger(__name__)
 
-NEEDED_PACKAGES = ("torch", "safetensors", "tiktoken", "starlette", "uvicorn")
 INSTALL_COMMAND = f"{Path(sys.executable).name} -m pip install 'k3agent[local]'"
-TOKEN_VARIABLE = "K3AGENT_SERVER_TOKEN"
+TOKEN_VARIABLE = "K3AGENT_API_KEY"
 _START_LIMIT_S = 300.0
 _POLL_S = 0.05
 _TAIL_LINES = 15
@@ -53,7 +52,7 @@ class ServerStartError(ProviderError):
 
 def missing_packages() -> list[str]:
     """The packages of the local engine that are not installed; nothing is imported."""
-    return [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
+    return [name for name in LOCAL_PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def weights_folder(model: str = "nano") -> Path | None:

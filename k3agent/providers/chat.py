@@ -41,7 +41,7 @@ from k3agent.types import (
 
 log = logging.getLogger(__name__)
 
-_PREFILL = re.compile(r"prefill (\d+)/(\d+)\Z")
+_PREFILL = re.compile(r"prefill (\d+)/(\d+)\b")
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 10.0
 _DRAIN_S = 0.05

@@ -185,6 +185,9 @@ def known_model(model: str, provider: str | None = None) -> KnownModel | None:
     return next((entry for entry in hits if entry.provider == provider), hits[0] if hits else None)
 
 
+# What the bundled engine needs besides the agent's own packages.
+LOCAL_PACKAGES = ("torch", "safetensors", "tiktoken", "starlette", "uvicorn")
+
 _CLEAN_ID = re.compile(r"[^A-Za-z0-9_-]")
 _K2_ID = re.compile(r"functions\.[A-Za-z_][\w-]*:\d+\Z")
 

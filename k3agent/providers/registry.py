@@ -6,6 +6,7 @@ the embedded model.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -15,7 +16,15 @@ from typing import Any, Protocol
 
 from k3agent.errors import ConfigError, ProviderError, ProviderErrorKind
 from k3agent.providers.base import ModelClient, ModelInfo, Prices, Profile
-from k3agent.providers.dialects import Dialect, dialect_for, host_of, is_kimi_model, known_model
+from k3agent.providers.dialects import (
+    KNOWN_MODELS,
+    LOCAL_PACKAGES,
+    Dialect,
+    dialect_for,
+    host_of,
+    is_kimi_model,
+    known_model,
+)
 from k3agent.types import Effort
 
 log = logging.getLogger(__name__)
@@ -268,7 +277,9 @@ def _named(settings: ClientSettings, environ: Mapping[str, str]) -> Choice:
 
 def _by_url(settings: ClientSettings, environ: Mapping[str, str], base_url: str, why: str) -> Choice:
     host = host_of(base_url)
-    variable = _HOST_KEYS.get(host, "OPENAI_API_KEY")
+    # K3AGENT_API_KEY is what `k3agent serve` asks for; OPENAI_BASE_URL comes with a key of its own.
+    own = "OPENAI_API_KEY" if settings.base_url != base_url else "K3AGENT_API_KEY"
+    variable = _HOST_KEYS.get(host, own if environ.get(own) else "OPENAI_API_KEY")
     name = next((name for name, known in PROVIDERS.items() if host_of(known.base_url) == host), "")
     return Choice(
         provider=name or host or base_url,
@@ -333,7 +344,7 @@ def _known(
 
 
 def _key(environ: Mapping[str, str], variable: str) -> str:
-    return (environ.get("K3AGENT_API_KEY") or (environ.get(variable) if variable else "") or "").strip()
+    return environ.get(variable, "").strip() if variable else ""
 
 
 def _no_key(provider: str, variable: str) -> ProviderError:
@@ -387,3 +398,29 @@ def _bundled_info(choice: Choice, settings: ClientSettings) -> ModelInfo:
         profile=Profile.COMPACT if is_nano else Profile.FULL,
         why=choice.why,
     )
+
+
+def reachable_models(
+    environ: Mapping[str, str], tables: Mapping[str, NamedProvider]
+) -> list[dict[str, str | int]]:
+    """Known models and those of the user's own tables, with how to reach each; nothing is asked over the
+    network.
+    """
+    rows = []
+    for model in KNOWN_MODELS:
+        if model.provider == BUNDLED_NAME:
+            missing = [name for name in LOCAL_PACKAGES if importlib.util.find_spec(name) is None]
+            reach = f"needs {', '.join(missing)}: see k3agent doctor" if missing else "ready, offline"
+        else:
+            variable = PROVIDERS[model.provider].key_variable
+            reach = f"{variable} is set" if environ.get(variable) else f"set {variable}"
+        rows.append(_model_row(model.id, model.provider, model.context_window, reach, model.note))
+    for name, table in tables.items():
+        is_ready = not table.api_key_env or environ.get(table.api_key_env)
+        reach = table.base_url if is_ready else f"set {table.api_key_env}"
+        rows.append(_model_row(table.model or "(the server's)", name, table.context_window or 0, reach, ""))
+    return rows
+
+
+def _model_row(model: str, provider: str, window: int, reach: str, note: str) -> dict[str, str | int]:
+    return {"model": model, "provider": provider, "context_window": window, "reach": reach, "note": note}

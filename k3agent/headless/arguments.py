@@ -1,0 +1,66 @@
+"""An argument parser that names the nearest flag for an unknown one, and checked number types."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+
+def nearest_of(word: str, known: Iterable[str]) -> str:
+    """` Did you mean X?`, or nothing when no known word is near."""
+    from difflib import get_close_matches  # lazy: only for errors
+
+    hits = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {hits[0]}?" if hits else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """Exits with 2 and one line; abbreviations of flags are not accepted, because they break when flags are
+    added.
+    """
+
+    def __init__(self, name: str, description: str) -> None:
+        super().__init__(prog=f"k3agent {name}", description=description, allow_abbrev=False)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        options, unknown = self.parse_known_args(argv)
+        flags = [word for word in unknown if word.startswith("-") and word != "-"]
+        if flags:
+            flag = flags[0].partition("=")[0]
+            hint = nearest_of(flag, self._option_string_actions)
+            self.error(f"unknown flag {flag}.{hint}")
+        if unknown:
+            self.error(f"one argument too many: {unknown[0]!r}. A prompt of several words needs quotes.")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} See {self.prog} --help.", file=sys.stderr)
+        sys.exit(2)
+
+
+def positive_int(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+def natural_int(text: str) -> int:
+    if text.strip() == "0":
+        return 0
+    return positive_int(text)
+
+
+def positive_float(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value

@@ -1,0 +1,175 @@
+"""The flags of `k3agent run`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from k3agent.config.paths import data_home
+from k3agent.config.settings import EFFORTS, PERMISSION_MODES, SANDBOXES, Settings, load_settings
+from k3agent.errors import ConfigError
+from k3agent.headless.arguments import Parser, natural_int, positive_float, positive_int
+
+
+def run_parser() -> Parser:
+    """Every flag with one line of help."""
+    parser = Parser("run", "One prompt to the end, with nobody to ask. The answer is on standard output.")
+    add = parser.add_argument
+    add("prompt", nargs="?", metavar="PROMPT", help="what to do; - reads it from standard input")
+    add("--stdin", action="store_true", help="add what is piped in to the prompt")
+    add(
+        "--output-format", choices=("text", "json", "stream-json"), default="text",
+        help="text: the answer; json: one result object; stream-json: JSON lines, the last is the result",
+    )  # fmt: skip
+    add(
+        "--input-format", choices=("text", "stream-json"), default="text",
+        help="stream-json: one user message a line on standard input",
+    )  # fmt: skip
+    add("--include-partial-messages", action="store_true", help="stream-json: also what is being streamed")
+    add("--model", metavar="NAME", help="the model")
+    add(
+        "--provider",
+        metavar="NAME",
+        help="moonshot, moonshot-cn, kimi-code, openrouter, bundled, or one of yours",
+    )
+    add("--base-url", metavar="URL", help="an OpenAI-style server, up to and with /v1")
+    add("--effort", choices=EFFORTS, help="how much the model thinks; fixed for the session")
+    add("--permission-mode", choices=PERMISSION_MODES, help="what may happen without asking (default: auto)")
+    add(
+        "--allow", action="append", default=[], metavar="RULE", help="allow what the rule matches; repeatable"
+    )
+    add(
+        "--deny",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="deny what the rule matches; wins; repeatable",
+    )
+    add("--sandbox", choices=SANDBOXES, help="strict fails (44) where no sandbox works (default: auto)")
+    add("--max-turns", type=positive_int, metavar="N", help="at most N model calls")
+    add("--max-tokens", type=positive_int, metavar="N", help="at most N tokens, input and output")
+    add("--max-budget-usd", type=positive_float, metavar="X", help="at most X US dollars")
+    add("--max-time", type=positive_float, metavar="S", help="at most S seconds")
+    add(
+        "--check", action="append", default=[], metavar="CMD", help="must pass before done counts; repeatable"
+    )
+    add(
+        "--check-retries",
+        type=natural_int,
+        metavar="N",
+        help="how often a failing check goes back (default: 3)",
+    )
+    add("--json-schema", type=Path, metavar="FILE", help="the answer is JSON valid against it")
+    add("--resume", metavar="ID", help="go on with a session; without a prompt: finish its unfinished turn")
+    add("--continue", action="store_true", dest="continues", help="go on with this folder's newest session")
+    add("--fork-session", action="store_true", help="with --resume or --continue: as a new session")
+    add("--session-id", type=_uuid, metavar="UUID", help="the id of the new session")
+    add("--ephemeral", action="store_true", help="store nothing")
+    add(
+        "--add-dir",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a further folder; repeatable",
+    )
+    add("--cwd", type=Path, metavar="DIR", help="work in DIR")
+    add("--image", action="append", default=[], type=Path, metavar="FILE", help="show an image; repeatable")
+    add("--append-system-prompt", metavar="TEXT", help="text added to the system prompt")
+    add("-o", dest="answer_file", type=Path, metavar="FILE", help="the answer also into FILE")
+    return parser
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """`k3agent run`: the exit code."""
+    parser = run_parser()
+    args = parser.parse(argv)
+    _check_combinations(parser, args)
+    cwd = (args.cwd or Path.cwd()).expanduser().absolute()
+    if not cwd.is_dir():
+        parser.error(f"--cwd {args.cwd}: no such folder.")
+    environ = dict(os.environ)
+    home = data_home(environ)
+
+    from k3agent.logs import start_logging  # lazy: after the flags are known to be right
+
+    start_logging(home, environ)
+    from k3agent.headless.run import RunOptions, failed_before_start, run  # lazy: brings the agent
+
+    options = RunOptions(
+        settings=Settings(),
+        environ=environ,
+        home=home,
+        cwd=cwd,
+        prompt=args.prompt,
+        with_stdin=args.stdin,
+        output_format=args.output_format,
+        input_format=args.input_format,
+        is_partial=args.include_partial_messages,
+        resume_id=args.resume,
+        continues_newest=args.continues,
+        forks=args.fork_session,
+        session_id=args.session_id,
+        is_ephemeral=args.ephemeral,
+        images=tuple(args.image),
+        extra_dirs=tuple(path.expanduser().absolute() for path in args.add_dir),
+        answer_file=args.answer_file,
+        schema_file=args.json_schema,
+    )
+    try:
+        settings = _settings(args, environ, cwd)
+    except ConfigError as error:
+        return failed_before_start(options, error)
+    return run(dataclasses.replace(options, settings=settings))
+
+
+def _settings(args: Namespace, environ: dict[str, str], cwd: Path) -> Settings:
+    """All layers, the flags last. Rules and checks of the flags come on top of those of the files."""
+    flags = {
+        "model": args.model,
+        "provider": args.provider,
+        "base_url": args.base_url,
+        "effort": args.effort,
+        "permission_mode": args.permission_mode,
+        "sandbox": args.sandbox,
+        "append_system_prompt": args.append_system_prompt,
+        "limits.max_turns": args.max_turns,
+        "limits.max_tokens": args.max_tokens,
+        "limits.max_budget_usd": args.max_budget_usd,
+        "limits.max_time_s": args.max_time,
+        "checks.retries": args.check_retries,
+    }
+    settings = load_settings(environ, cwd, flags)
+    return dataclasses.replace(
+        settings,
+        allow=(*settings.allow, *args.allow),
+        deny=(*settings.deny, *args.deny),
+        checks_commands=(*settings.checks_commands, *args.check),
+    )
+
+
+def _check_combinations(parser: Parser, args: Namespace) -> None:
+    is_old = bool(args.resume) or args.continues
+    if args.resume and args.continues:
+        parser.error("--resume and --continue exclude each other.")
+    if args.fork_session and not is_old:
+        parser.error("--fork-session needs --resume ID or --continue.")
+    if args.session_id and is_old and not args.fork_session:
+        parser.error("--session-id names a new session; with --resume it needs --fork-session.")
+    if args.ephemeral and is_old:
+        parser.error("--ephemeral has no earlier sessions to go on with.")
+    if args.input_format == "stream-json" and args.prompt is not None:
+        parser.error("--input-format stream-json takes its prompts from standard input, not as an argument.")
+    if args.prompt is None and args.input_format == "text" and not args.stdin and not is_old:
+        parser.error("no prompt: give one, or - to read it from standard input.")
+
+
+def _uuid(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is no UUID") from error
