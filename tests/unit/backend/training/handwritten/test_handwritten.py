@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from k3agent.backend.training.handwritten import load_tasks
 from k3agent.backend.training.task import FAMILIES
 
