@@ -30,6 +30,9 @@ DEFAULT_PORT = 8333
 NANO_DIR = Path(__file__).resolve().parent / "weights" / "nano"
 # Kimi's own models are served with the fixed sampling of the vendor's API
 _KIMI_VOCAB_SIZE = 163_840
+# the second one is how the agent hands a fresh key to a server that it starts
+_KEY_VARIABLES = ("K3AGENT_API_KEY", "K3AGENT_SERVER_TOKEN")
+_LINGER_S = 5.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     add("--engine", choices=["bundled", "vllm"], default="bundled", help="which engine runs the model")
     add("--host", default="127.0.0.1", help="address to listen on; others than loopback need --api-key")
     add("--port", type=int, default=DEFAULT_PORT, help="port; 0 picks a free one")
-    add("--api-key", default=os.environ.get("K3AGENT_API_KEY"), help="key that clients must send")
+    add("--api-key", help=f"key that clients must send (default: ${', $'.join(_KEY_VARIABLES)})")
     add("--max-model-len", type=int, help="longest prompt plus answer, in tokens")
     add("--max-seqs", type=int, default=64, help="requests that may run or wait; more get status 429")
     add("--cache-bytes", type=int, help="bytes for cached prefixes, latents and states together")
@@ -75,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server; the exit status."""
     args = parser().parse_args(argv)
+    args.api_key = args.api_key or next(filter(None, map(os.environ.get, _KEY_VARIABLES)), None)
     _set_up_logs(args.json_logs, args.verbose)
     try:
         check_exposure(args.host, args.api_key)
@@ -191,11 +195,13 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
                 max_active=args.max_seqs,
                 also_reasoning=args.emit_reasoning,
             )
+            stopped = asyncio.create_task(_stop_when_dead(engine, stop))
             await _run(build_app(state), state, listener, stop, args)
+            stopped.cancel()
         finally:
             starting.cancel()
             await engine.stop()
-    return 0
+    return 1 if engine.is_lost.is_set() else 0
 
 
 async def _run(
@@ -252,6 +258,16 @@ async def _first(task: "asyncio.Task[Any]", stop: asyncio.Event) -> bool:
     await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     return task.done()
+
+
+async def _stop_when_dead(engine: Any, stop: asyncio.Event) -> None:
+    """An engine that does not come back ends the server, so that a new one can be started.
+
+    It lingers, to give a clear error to those who ask just then.
+    """
+    await engine.is_lost.wait()
+    await asyncio.sleep(_LINGER_S)
+    stop.set()
 
 
 async def _stop_when_idle(state: Any, timeout_s: float | None, stop: asyncio.Event) -> None:

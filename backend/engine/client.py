@@ -43,6 +43,8 @@ class EngineClient:
         self.counters: dict[str, float] = {}
         self.num_restarts = 0
         self.ready: Ready | None = None
+        self.is_lost = asyncio.Event()
+        """Set when the process has ended for good."""
         self._settings = settings
         self._max_restarts = max_restarts
         self._process: subprocess.Popen[bytes] | None = None
@@ -204,6 +206,8 @@ class EngineClient:
         if was_ready and self._loop is not None and self.num_restarts < self._max_restarts:
             self.num_restarts += 1
             self._restart = self._loop.create_task(self._start_again())
+        else:
+            self.is_lost.set()
 
     async def _start_again(self) -> None:
         log.warning("starting the engine again")

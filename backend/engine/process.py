@@ -87,6 +87,7 @@ def main() -> int:
             pipe.send(FailedToStart(str(error)))
             return 1
         pipe.send(ready)
+        pipe.send(engine.counters())
         serve(pipe, engine)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         log.info("the server is gone")

@@ -1,4 +1,6 @@
-"""A tiny K3 with its vocabulary on disk."""
+"""Tiny K3 with its vocabulary on disk, in two moods: one that never ends, one that soon closes what it
+opened.
+"""
 
 from pathlib import Path
 
@@ -6,13 +8,35 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.tiny_k3 import write_tiny_k3  # after the skip, because it imports torch
+from k3agent.backend.chat.tokenizer import Tokenizer  # after the skip
+from safetensors.torch import load_file, save_file
+from support.tiny_k3 import write_tiny_k3
 from support.tiny_tokenizer import VOCAB_SIZE, write_tiny_tokenizer
+
+
+def write_model(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    write_tiny_k3(folder, vocab_size=VOCAB_SIZE, max_position_embeddings=8192)
+    write_tiny_tokenizer(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
 def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny-k3")
-    write_tiny_k3(folder, vocab_size=VOCAB_SIZE, max_position_embeddings=8192)
-    write_tiny_tokenizer(folder)
+    return write_model(tmp_path_factory.mktemp("models") / "tiny-k3")
+
+
+@pytest.fixture(scope="session")
+def hurried_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with a long head row for the closing marker: sampled, it wins in about every other
+    place.
+    """
+    folder = write_model(tmp_path_factory.mktemp("hurried") / "tiny-k3")
+    close = Tokenizer.from_dir(folder).special("<|close|>")
+    for file in folder.glob("*.safetensors"):
+        tensors = load_file(file)
+        for name, tensor in tensors.items():
+            if name.endswith("lm_head.weight"):
+                tensor[close] *= 60
+        save_file(tensors, file)
     return folder
