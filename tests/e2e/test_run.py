@@ -1,0 +1,441 @@
+"""`k3agent run` as a process against a scripted server: every fault recovers or ends with the right code, and
+with exactly one result line, the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.headless import Bench, Ran, make_bench
+
+from k3agent.providers.scripted import FOREVER, Fault, ScriptedCall, ScriptedServer, Step, serving
+
+READ = ScriptedCall(name="read", arguments={"path": "a.txt"})
+EDIT = ScriptedCall(name="edit", arguments={"path": "a.txt", "old": "two", "new": "TWO"})
+SHOW = ScriptedCall(name="shell", arguments={"command": "cat a.txt"})
+ANSWER = "The second line is TWO now."
+
+
+def task(*faults: Fault, at: int = 1, **fields: object) -> list[Step]:
+    """Read, edit, show, answer; the faults hit the step at `at`, whose fields may be changed."""
+    steps = [
+        Step(reasoning="look first", calls=(READ,)),
+        Step(reasoning="now change it", calls=(EDIT,)),
+        Step(calls=(SHOW,)),
+        Step(reasoning="that is it", text=ANSWER),
+    ]
+    values = {name: getattr(steps[at], name) for name in Step.__dataclass_fields__}
+    steps[at] = Step(**{**values, "faults": faults, **fields})
+    return steps
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return make_bench(tmp_path)
+
+
+@contextlib.contextmanager
+def served(bench: Bench, steps: list, **options: object) -> Iterator[ScriptedServer]:
+    with serving(steps, **options) as server:
+        bench.url = server.url
+        yield server
+
+
+def check_done(bench: Bench, ran: Ran) -> dict:
+    assert ran.code == 0, f"{ran.out[-1500:]}\n{ran.err[-1500:]}"
+    result = ran.result
+    assert result["subtype"] == "success"
+    assert result["result"] == ANSWER
+    assert (bench.workspace / "a.txt").read_text() == "one\nTWO\nthree\n"
+    return result
+
+
+def check_history(server: ScriptedServer) -> None:
+    """What a strict endpoint checks of the last request: calls and results match, arguments are objects."""
+    waiting: list[str] = []
+    for message in server.requests[-1].json["messages"]:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] == waiting.pop(0)
+            assert message["content"]
+            continue
+        assert waiting == []
+        for call in message.get("tool_calls", ()):
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+            waiting.append(call["id"])
+    assert waiting == []
+
+
+RECOVERS = {
+    "nothing": task(),
+    "stream cut": task(Fault(kind="cut")),
+    "stream cut at once": task(Fault(kind="cut", after=1)),
+    "no finish reason": task(Fault(kind="no_finish")),
+    "429 with Retry-After": task(Fault(kind="status", status=429, headers=(("Retry-After", "1"),))),
+    "500 twice": task(Fault(kind="status", status=500, times=2)),
+    "connection refused": task(Fault(kind="refuse")),
+    "garbage in the stream": task(Fault(kind="garbage")),
+    "error in the stream": task(
+        Fault(kind="error", body='{"error":{"message":"overloaded","type":"engine_overloaded_error"}}')
+    ),
+    "reasoning in the other field": task(reasoning_field="reasoning"),
+    "reasoning as details": task(reasoning_field="reasoning_details"),
+    "empty id": task(calls=(ScriptedCall(name="edit", arguments=EDIT.arguments, id=""),)),
+    "no id, no index": task(
+        calls=(ScriptedCall(name="edit", arguments=EDIT.arguments, id=None),), has_indexes=False
+    ),
+    "an id from before": task(calls=(ScriptedCall(name="edit", arguments=EDIT.arguments, id="call_0_0"),)),
+    "slow pieces in odd bytes": task(write_bytes=37, piece_delay_s=0.005, newline="\r\n", keep_alive=True),
+    "usage in the choice": task(usage_place="choice"),
+    "no usage": task(usage_place="none"),
+    "answer with reasoning only": [*task()[:3], Step(reasoning="hm"), task()[3]],
+    "arguments cut in half": [Step(calls=(ScriptedCall(name="read", arguments='{"path": "a.'),)), *task()],
+    "arguments of a wrong kind": [Step(calls=(ScriptedCall(name="read", arguments='["a.txt"]'),)), *task()],
+    "unknown tool": [Step(calls=(ScriptedCall(name="no_such_tool"),)), *task()],
+    "arguments cut by the limit": [
+        Step(calls=(ScriptedCall(name="read", arguments='{"path": "a.'),), finish="length"), *task()
+    ],
+    "markers in the content": [
+        Step(
+            text='<|open|>tools<|sep|><|open|>call tool="read" index="1"<|sep|><|open|>argument key="path" '
+            'type="string"<|sep|>a.txt<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+        ),
+        *task()[1:],
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECOVERS)
+def test_fault_recovers(bench: Bench, name: str) -> None:
+    with served(bench, RECOVERS[name]) as server:
+        ran = bench.stream("Change two to TWO in a.txt and show it.")
+    check_done(bench, ran)
+    check_history(server)
+    assert "<|" not in ran.out
+
+
+def test_every_request_is_a_prefix_of_the_next_and_carries_the_reasoning(bench: Bench) -> None:
+    with served(bench, task(), models=[{"id": "kimi-k3"}]) as server:
+        check_done(bench, bench.stream("Change two to TWO in a.txt and show it."))
+    bodies = [
+        request.body[: request.body.rindex(b'],"max_completion_tokens"')] for request in server.requests
+    ]
+    assert len(bodies) == 4
+    assert all(later.startswith(earlier) for earlier, later in pairwise(bodies))
+    sent = [message for message in server.requests[-1].json["messages"] if message["role"] == "assistant"]
+    assert [message["reasoning_content"] for message in sent] == ["look first", "now change it", ""]
+    arguments = sent[1]["tool_calls"][0]["function"]["arguments"]
+    assert arguments == json.dumps(EDIT.arguments)
+
+
+QUOTA = '{"error":{"message":"x","type":"exceeded_current_quota_error"}}'
+ENDS = {
+    "401": (Fault(kind="status", status=401, body="{}", times=FOREVER), 41, "error_provider"),
+    "403": (Fault(kind="status", status=403, body="{}", times=FOREVER), 41, "error_provider"),
+    "404": (Fault(kind="status", status=404, body="{}", times=FOREVER), 1, "error_provider"),
+    "500 for ever": (Fault(kind="status", status=500, times=FOREVER), 75, "error_provider"),
+    "quota": (Fault(kind="status", status=429, body=QUOTA, times=FOREVER), 75, "error_provider"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_fault_ends_the_run_and_the_session_can_be_resumed(bench: Bench, name: str) -> None:
+    fault, code, subtype = ENDS[name]
+    bench.extra["K3AGENT_RETRY_MAX_TIME_S"] = "1.5"
+    with served(bench, task(fault)):
+        ran = bench.stream("Change two to TWO in a.txt.")
+    assert ran.code == code, ran.out + ran.err
+    assert ran.result["subtype"] == subtype
+    assert ran.result["is_error"]
+    assert ran.result["errors"]
+    assert ran.took_s < 6
+    assert (bench.workspace / "a.txt").read_text() == "one\ntwo\nthree\n"
+    with served(bench, task()[1:]) as server:
+        again = bench.stream("Go on.", "--resume", ran.result["session_id"])
+    check_done(bench, again)
+    assert again.result["session_id"] == ran.result["session_id"]
+    check_history(server)
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize("moment", ["streaming", "in a command"])
+def test_signal_ends_with_one_result(bench: Bench, signum: signal.Signals, code: int, moment: str) -> None:
+    slow = Step(text="x" * 3000, piece=1, piece_delay_s=0.05)
+    command = ScriptedCall(name="shell", arguments={"command": "echo $$ > pid; sleep 60"})
+    steps = [Step(calls=(READ,)), slow if moment == "streaming" else Step(calls=(command,))]
+    with served(bench, steps) as server:
+        process = bench.start("run", "Go.", "--output-format", "stream-json")
+        wait_for(lambda: len(server.requests) == 2)
+        if moment == "in a command":
+            wait_for(
+                lambda: (bench.workspace / "pid").exists() and (bench.workspace / "pid").read_text().strip()
+            )
+        time.sleep(0.2)
+        began = time.monotonic()
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=10)
+    ran = Ran(code=process.returncode, out=out, err=err, took_s=time.monotonic() - began)
+    assert ran.code == code, out + err
+    assert ran.result["subtype"] == "interrupted"
+    assert ran.took_s < 5
+    if moment == "in a command":
+        pid = int((bench.workspace / "pid").read_text())
+        wait_for(lambda: not alive(pid))
+    with served(bench, task()[1:]) as server:
+        check_done(bench, bench.stream("Go on.", "--resume", ran.result["session_id"]))
+    check_history(server)
+
+
+def test_kill_9_in_a_command_then_resume_ends_the_same(bench: Bench) -> None:
+    command = ScriptedCall(name="shell", arguments={"command": "touch started; sleep 30"})
+    steps = [Step(calls=(READ,)), Step(calls=(EDIT,)), Step(calls=(command,))]
+    with served(bench, steps):
+        process = bench.start("run", "Go.", "--output-format", "stream-json")
+        wait_for(lambda: (bench.workspace / "started").exists())
+        process.kill()
+        out, _ = process.communicate(timeout=10)
+    session_id = json.loads(out.splitlines()[0])["session_id"]
+    with served(bench, task()[2:]) as server:
+        ran = bench.run("run", "--resume", session_id, "--output-format", "stream-json")
+    result = check_done(bench, ran)
+    assert result["session_id"] == session_id
+    check_history(server)
+    texts = json.dumps(server.requests[0].json["messages"])
+    assert texts.count("Go.") == 1
+
+
+def test_kill_9_while_streaming_then_resume(bench: Bench) -> None:
+    steps = [Step(calls=(READ,)), Step(text="x" * 3000, piece=1, piece_delay_s=0.05)]
+    with served(bench, steps) as server:
+        process = bench.start("run", "Go.", "--output-format", "stream-json")
+        wait_for(lambda: len(server.requests) == 2)
+        time.sleep(0.3)
+        process.kill()
+        out, _ = process.communicate(timeout=10)
+    session_id = json.loads(out.splitlines()[0])["session_id"]
+    with served(bench, task()[1:]) as server:
+        check_done(bench, bench.run("run", "--resume", session_id, "--output-format", "stream-json"))
+    check_history(server)
+
+
+def wait_for(condition, limit_s: float = 20) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+# --- formats and inputs ---
+
+
+def test_text_gives_the_answer_alone_and_says_first_which_backend(bench: Bench, tmp_path: Path) -> None:
+    with served(bench, task()):
+        ran = bench.run("run", "Change it.", "-o", str(tmp_path / "answer.txt"))
+    assert ran.code == 0, ran.err
+    assert ran.out == f"{ANSWER}\n"
+    assert (tmp_path / "answer.txt").read_text() == f"{ANSWER}\n"
+    assert ran.err.splitlines()[0].startswith("k3agent: 127.0.0.1")
+    assert "base_url was given as a flag" in ran.err.splitlines()[0]
+    assert "\x1b" not in ran.err
+
+
+def test_json_is_one_object(bench: Bench) -> None:
+    with served(bench, task()):
+        ran = bench.run("run", "Change it.", "--output-format", "json")
+    result = check_done(bench, ran)
+    assert len(ran.lines) == 1
+    assert result["files_changed"] == ["a.txt"]
+    assert result["tools"] == {"calls": 3, "invalid": 0, "failed": 0}
+    assert result["num_turns"] == 4
+    assert 0 < result["cache_hit_rate"] < 1
+
+
+def test_stream_json_has_the_envelope(bench: Bench) -> None:
+    with served(bench, task(Fault(kind="status", status=500))):
+        ran = bench.stream("Change it.", "--include-partial-messages")
+    check_done(bench, ran)
+    lines = ran.lines
+    assert all({"type", "session_id", "uuid"} <= set(line) for line in lines)
+    assert len({line["session_id"] for line in lines}) == 1
+    assert len({line["uuid"] for line in lines}) == len(lines)
+    init = lines[0]
+    assert (init["type"], init["subtype"]) == ("system", "init")
+    assert "read" in init["tools"]
+    retry = next(line for line in lines if line.get("subtype") == "retry")
+    assert retry["attempt"] == 1
+    kinds = {line["type"] for line in lines}
+    assert kinds == {"system", "user", "assistant", "stream_event", "result"}
+    blocks = [block for line in lines if line["type"] == "assistant" for block in line["message"]["content"]]
+    assert [block["type"] for block in blocks].count("tool_use") == 3
+
+
+def test_open_silent_stdin_does_not_block(bench: Bench) -> None:
+    with served(bench, [Step(text="hello")]):
+        process = bench.start("run", "Hi.", "--stdin", stdin=subprocess.PIPE)
+        began = time.monotonic()
+        while process.poll() is None and time.monotonic() - began < 15:
+            time.sleep(0.05)
+        took_s = time.monotonic() - began
+        process.kill()
+        out, err = process.communicate()
+    assert out == "hello\n", err
+    assert took_s < 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "given", "sent"),
+    [(("-",), "from stdin", "from stdin"), (("Sum up:", "--stdin"), "some text", "Sum up:\n\nsome text")],
+)
+def test_prompt_from_stdin(bench: Bench, flags: tuple[str, ...], given: str, sent: str) -> None:
+    with served(bench, [Step(text="ok")]) as server:
+        assert bench.run("run", *flags, input=given).out == "ok\n"
+    assert server.requests[0].json["messages"][-1]["content"] == sent
+
+
+def test_user_messages_as_json_lines(bench: Bench) -> None:
+    lines = "".join(
+        json.dumps({"type": "user", "message": {"role": "user", "content": text}}) + "\n"
+        for text in ("one", "two")
+    )
+    with served(bench, [Step(text="first"), Step(text="second")]) as server:
+        flags = ("run", "--input-format", "stream-json", "--output-format", "stream-json")
+        ran = bench.run(*flags, input=lines)
+    assert ran.result["result"] == "second"
+    assert len(server.requests) == 2
+
+
+def test_slow_reader_loses_nothing(bench: Bench) -> None:
+    def step(number: int) -> Step:
+        command = f"head -c {20_000 + number} /dev/zero | tr '\\0' x"
+        call = ScriptedCall(name="shell", arguments={"command": command})
+        return Step(text=f"{number} " + "y" * 20_000, piece=5000, calls=(call,))
+
+    steps = [*map(step, range(40)), Step(text="end")]
+    with served(bench, steps):
+        process = bench.start("run", "Go.", "--output-format", "stream-json", stderr=subprocess.DEVNULL)
+        assert process.stdout is not None
+        time.sleep(4)
+        out = process.stdout.read()
+        process.wait(10)
+    ran = Ran(code=process.returncode, out=out, err="", took_s=0)
+    assert ran.result["result"] == "end"
+    assert len(out) > 1_600_000
+
+
+def test_reader_that_leaves_ends_the_run(bench: Bench) -> None:
+    steps = [Step(calls=(READ,)), Step(text="x" * 3000, piece=1, piece_delay_s=0.05)]
+    with served(bench, steps):
+        process = bench.start("run", "Go.", "--output-format", "stream-json", "--include-partial-messages")
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        began = time.monotonic()
+        assert process.wait(15) in {1, 6}
+    assert time.monotonic() - began < 10
+
+
+def test_the_process_ends_although_a_background_child_lives(bench: Bench) -> None:
+    child = ScriptedCall(name="shell", arguments={"command": "sleep 300", "background": True})
+    loose = ScriptedCall(name="shell", arguments={"command": "setsid sleep 301 & echo $! > pid"})
+    with served(bench, [Step(calls=(child,)), Step(calls=(loose,)), Step(text="done")]):
+        ran = bench.run("run", "Go.", "--output-format", "json", timeout_s=30)
+    assert ran.result["result"] == "done"
+    assert ran.took_s < 12
+    with contextlib.suppress(OSError, ValueError):
+        os.kill(int((bench.workspace / "pid").read_text()), signal.SIGKILL)
+
+
+# --- limits, checks, schema, sessions ---
+
+
+@pytest.mark.parametrize(
+    ("flags", "subtype"),
+    [(("--max-turns", "2"), "error_max_turns"), (("--max-tokens", "3000"), "error_max_tokens"),
+     (("--max-time", "1"), "error_max_time")],
+)  # fmt: skip
+def test_limits_end_with_5(bench: Bench, flags: tuple[str, ...], subtype: str) -> None:
+    def step(_: object) -> Step:
+        command = {"command": f"sleep 0.1; echo {time.monotonic()}"}
+        return Step(calls=(ScriptedCall(name="shell", arguments=command),))
+
+    with served(bench, [step] * 60):
+        ran = bench.stream("Go.", *flags)
+    assert ran.code == 5, ran.out[-1500:]
+    assert ran.result["subtype"] == subtype
+
+
+def test_check_decides(bench: Bench) -> None:
+    steps = [Step(text="done"), Step(calls=(EDIT,)), Step(text=ANSWER)]
+    with served(bench, steps):
+        ran = bench.stream("Change it.", "--check", "grep -q TWO a.txt")
+    result = check_done(bench, ran)
+    assert result["checks"] == [{"command": "grep -q TWO a.txt", "exit_code": 0, "passed": True}]
+    with served(bench, [Step(text="done")] * 3):
+        ran = bench.stream("Change it.", "--check", "false", "--check-retries", "1")
+    assert ran.code == 4, ran.out[-1500:]
+    assert ran.result["subtype"] == "checks_failed"
+
+
+def test_answer_by_schema(bench: Bench, tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(schema))
+    with served(bench, [Step(text='{"n": "x"}'), Step(text='```json\n{"n": 3}\n```')]):
+        ran = bench.run("run", "Count.", "--json-schema", str(file), "--output-format", "json")
+    assert ran.result["structured_output"] == {"n": 3}
+    assert ran.code == 0
+    with served(bench, [Step(text="no")] * 5):
+        ran = bench.run("run", "Count.", "--json-schema", str(file), "--output-format", "json")
+    assert ran.code == 1
+    assert ran.result["structured_output"] is None
+
+
+def test_continue_fork_and_ephemeral(bench: Bench) -> None:
+    with served(bench, [Step(text="one"), Step(text="two"), Step(text="three"), Step(text="four")]) as server:
+        first = bench.run("run", "First.", "--output-format", "json").result
+        second = bench.run("run", "Second.", "--continue", "--output-format", "json").result
+        third = bench.run("run", "Third.", "--continue", "--fork-session", "--output-format", "json").result
+        bench.run("run", "Fourth.", "--ephemeral")
+    assert first["session_id"] == second["session_id"] != third["session_id"]
+    assert "First." in json.dumps(server.requests[2].json["messages"])
+    listed = json.loads(bench.run("sessions", "list", "--json").out)
+    assert {row["id"] for row in listed} == {first["session_id"], third["session_id"]}
+    exported = bench.run("sessions", "export", first["session_id"], "--format", "json").out
+    assert len(json.loads(exported)["messages"]) >= 4
+    assert bench.run("sessions", "rm", first["session_id"], "--yes").code == 0
+    assert len(json.loads(bench.run("sessions", "list", "--json").out)) == 1
+
+
+def test_wrong_settings_are_52_with_a_result_line(bench: Bench) -> None:
+    file = bench.root / "config" / "k3agent" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('model = "x"\nefort = "low"\n')
+    ran = bench.run("run", "Hi.", "--output-format", "json")
+    assert ran.code == 52
+    assert "line 2" in ran.result["errors"][0]
+    assert "Did you mean effort?" in ran.result["errors"][0]
+
+
+def test_no_key_is_41(bench: Bench) -> None:
+    ran = bench.run("run", "Hi.", "--provider", "moonshot", "--output-format", "json")
+    assert ran.code == 41
+    assert "MOONSHOT_API_KEY" in ran.result["errors"][0]
+    assert ran.took_s < 2
