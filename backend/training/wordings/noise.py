@@ -64,7 +64,7 @@ _QUESTION_OPENERS = (
     "I was wondering: ", "help me out: ", "say, ", "well, ", "another question: ", "and ", "btw, ", "also, ",
 )  # fmt: skip
 _STATEMENT_OPENERS = (
-    "hm, ", "ok, ", "so ", "so, ", "well, ", "hey, ", "note: ", "fyi: ", "I think: ", "small request: ", "task: ", "ok so ",
+    "hm, ", "ok, ", "so ", "so, ", "well, ", "hey, ", "note: ", "fyi: ", "small request: ", "task: ", "ok so ",
     "here's a task: ", "what I need: ", "my request: ", "please note: ", "listen, ", "right, ", "as discussed, ", "btw ",
 )  # fmt: skip
 _SWAPS = {
@@ -80,7 +80,7 @@ _SWAPS = {
     "parameters": ("params",), "arguments": ("args",), "documentation": ("docs",),
     "configuration": ("config",), "beginning": ("start",), "remove": ("delete",), "delete": ("remove",),
     "called": ("named",), "named": ("called",), "create": ("make", "create"), "display": ("show",),
-    "should": ("has to", "needs to"), "must": ("has to", "should"), "want": ("need", "would like"),
+    "should": ("must", "should really"), "must": ("should", "really must"), "want": ("need", "would like"),
     "with": ("w/", "with"), "because": ("since", "bc"), "without": ("w/o", "without"),
     "currently": ("right now", "at the moment"), "contains": ("has", "includes"),
     "wrong": ("incorrect", "not right"), "says": ("reads",), "text": ("string", "text"),
