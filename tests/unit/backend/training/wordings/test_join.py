@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+
 from k3agent.backend.training.wordings.catalog import goal
 from k3agent.backend.training.wordings.grammar import phrase
 from k3agent.backend.training.wordings.join import follow_up, join, lower_start

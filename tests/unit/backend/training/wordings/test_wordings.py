@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from k3agent.backend.training.wordings.catalog import GOALS, goal
 from k3agent.backend.training.wordings.grammar import (
     Goal,
