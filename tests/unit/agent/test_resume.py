@@ -1,0 +1,310 @@
+"""Kill the process at any point, resume, and the story ends the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.agents import ReplayClient, call, check_prefixes, options, step, story
+
+from k3agent.agent.resume import UNKNOWN
+from k3agent.agent.session import Session
+from k3agent.events import MessageAdded, TurnEnded, TurnOutcome
+from k3agent.store import database
+from k3agent.store import journal as journal_module
+from k3agent.store import sessions as sessions_module
+from k3agent.types import Finish, Finished, Origin, TextDelta, Usage
+
+ANSWERS = [
+    step(call("read", path="a.py"), call("glob", pattern="*"), text="Look first."),
+    step(call("edit", path="a.py", old="x = 1", new="x = 2"), call("write", path="b.py", content="y\n")),
+    step(call("shell", command="cat a.py b.py")),
+    step(call("todo", items=[{"text": "t", "status": "done"}]), call("read", path="none.py")),
+    step(text="Done: x is 2."),
+]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Killer:
+    """Stands in for `kill -9` at a commit: `at` counts half commits: even dies before one, odd after."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self.count = 0
+        self.is_dead = False
+        self.num_deaths = 0
+
+    def arm(self, at: int | None) -> None:
+        self.left, self.is_dead, self.count = at, False, 0
+
+    @contextlib.contextmanager
+    def transaction(self, connection: Any) -> Iterator[Any]:
+        if self.is_dead:
+            raise Killed
+        dies = self.left is not None and self.count == self.left // 2
+        self.count += 1
+        with database.transaction(connection) as db:
+            yield db
+            if dies and self.left is not None and self.left % 2 == 0:
+                self.is_dead = True
+                raise Killed
+        if dies:
+            self.is_dead = True
+            raise Killed
+
+
+@pytest.fixture
+def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
+    killer = Killer()
+    monkeypatch.setattr(journal_module, "transaction", killer.transaction)
+    monkeypatch.setattr(sessions_module, "transaction", killer.transaction)
+    return killer
+
+
+async def abandon(session: Session) -> None:
+    """What the kernel does for a dead process."""
+    if session._task is not None and not session._task.done():
+        session._task.cancel()
+        with contextlib.suppress(BaseException):
+            await session._task
+    await session._jobs.aclose()
+    session._lock.release()
+    session._store.close()
+
+
+def workspace_of(root: Path) -> Path:
+    (root / "ws").mkdir(parents=True)
+    (root / "ws" / "a.py").write_text("x = 1\n")
+    return root / "ws"
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+async def play(root: Path, killer: Killer, kills: list[int]) -> tuple[list[Any], dict[str, str], list[Any]]:
+    """Run the task, dying at the given commits of each life. Returns story, files, requests."""
+    workspace = workspace_of(root)
+    client = ReplayClient(ANSWERS)
+    killer.arm(None)
+    session = await Session.create(options(root, client))
+    is_new = True
+    for at in [*kills, None]:
+        killer.arm(at)
+        try:
+            end = await (session.submit("Make x 2.") if is_new else session.continue_turn())
+        except Killed:
+            killer.num_deaths += 1
+            is_new = session._store.last_turn(session.id) is None
+            await abandon(session)
+            killer.arm(None)
+            session = await Session.resume(session.id, options(root, client))
+            continue
+        killer.arm(None)
+        if end is not None:
+            assert end.outcome is TurnOutcome.SUCCESS
+            # Done before the last kill came: then nothing is open any more.
+            assert await session.continue_turn() is None
+        messages = list(session.messages)
+        assert session._store.messages(session.id) == messages
+        last = session._store.last_turn(session.id)
+        assert last is not None and last.outcome == "success"
+        await session.aclose()
+        told = [
+            tuple(str(item).replace(str(root), "ROOT") for item in entry[:4]) for entry in story(messages)
+        ]
+        results = [entry[4:] for entry in story(messages)]
+        return list(zip(told, results, strict=True)), files_of(workspace), client.requests
+    raise AssertionError("it never came to its end")
+
+
+def same_story(found: list[Any], wanted: list[Any]) -> None:
+    """Equal, but for results of calls whose process died during them: those say so."""
+    assert len(found) == len(wanted)
+    for (told, (calls, results)), (told_then, (calls_then, results_then)) in zip(found, wanted, strict=True):
+        assert (told, calls) == (told_then, calls_then)
+        for (text, is_error), (whole, was_error) in zip(results, results_then, strict=True):
+            if text == UNKNOWN:
+                assert is_error and whole.endswith("[exit code 0]")
+            elif text.startswith("Done: "):
+                assert not is_error and not was_error and "changed. (k3agent was stopped" in text
+            else:
+                assert (text, is_error) == (whole, was_error)
+
+
+async def test_without_a_kill(tmp_path: Path, killer: Killer) -> None:
+    _, files, requests = await play(tmp_path / "run", killer, [])
+    assert files == {"a.py": "x = 2\n", "b.py": "y\n"}
+    check_prefixes(requests)
+
+
+async def test_a_kill_at_every_single_commit(tmp_path: Path, killer: Killer) -> None:
+    wanted, files, _ = await play(tmp_path / "whole", killer, [])
+    for at in range(60):
+        found, found_files, requests = await play(tmp_path / f"kill-{at}", killer, [at])
+        same_story(found, wanted)
+        assert found_files == files
+        check_prefixes(requests)
+        if killer.num_deaths <= at:
+            break
+    assert killer.num_deaths > 20
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(kills=st.lists(st.integers(0, 30), min_size=2, max_size=6))
+def test_any_interleaving_of_kill_and_resume_ends_the_same(
+    kills: list[int], tmp_path_factory: pytest.TempPathFactory, killer: Killer
+) -> None:
+    root = tmp_path_factory.mktemp("kills")
+    wanted, files, _ = asyncio.run(play(root / "whole", killer, []))
+    found, found_files, _ = asyncio.run(play(root / "killed", killer, kills))
+    same_story(found, wanted)
+    assert found_files == files
+
+
+# --- what is said in each case ----------------------------------------------------------------------------
+
+
+async def killed_at(root: Path, killer: Killer, answers: list[Any], at: int) -> tuple[str, ReplayClient]:
+    client = ReplayClient(answers)
+    killer.arm(None)
+    session = await Session.create(options(root, client))
+    killer.arm(at)
+    with contextlib.suppress(Killed):
+        await session.submit("go")
+    assert killer.is_dead
+    killer.arm(None)
+    await abandon(session)
+    return session.id, client
+
+
+AFTER_INTENT = 2 * 2 + 1  # commits: the turn, the answer, the intent
+BEFORE_RESULT = 3 * 2
+
+
+async def test_a_command_with_an_unknown_outcome_is_not_repeated(tmp_path: Path, killer: Killer) -> None:
+    answers = [step(call("shell", command="echo x >> log")), step(text="Done.")]
+    session_id, client = await killed_at(tmp_path, killer, answers, BEFORE_RESULT)
+    session = await Session.resume(session_id, options(tmp_path, client))
+    end = await session.continue_turn()
+    assert end is not None and end.outcome is TurnOutcome.SUCCESS
+    assert files_of(tmp_path / "ws") == {"log": "x\n"}
+    assert [result.text for message in session.messages for result in message.results] == [UNKNOWN]
+    assert await session.continue_turn() is None
+    await session.aclose()
+
+
+@pytest.mark.parametrize("at", [AFTER_INTENT, BEFORE_RESULT])
+async def test_an_edit_is_settled_by_looking_at_the_file(tmp_path: Path, killer: Killer, at: int) -> None:
+    workspace = workspace_of(tmp_path)
+    answers = [step(call("edit", path="a.py", old="x", new="x x")), step(text="Done.")]
+    session_id, client = await killed_at(tmp_path, killer, answers, at)
+    session = await Session.resume(session_id, options(tmp_path, client))
+    await session.continue_turn()
+    # Applied twice there would be three.
+    assert files_of(workspace) == {"a.py": "x x = 1\n"}
+    result = next(result for message in session.messages for result in message.results)
+    assert result.text.startswith("Done: a.py changed." if at == BEFORE_RESULT else "Edited a.py (1")
+    await session.aclose()
+
+
+async def test_a_new_prompt_closes_what_was_open_without_running_it(tmp_path: Path, killer: Killer) -> None:
+    answers = [
+        step(call("write", path="a", content="1\n"), call("write", path="b", content="2\n")),
+        step(text="Stopped."),
+    ]
+    session_id, client = await killed_at(tmp_path, killer, answers, AFTER_INTENT)
+    session = await Session.resume(session_id, options(tmp_path, client))
+    end = await session.submit("never mind")
+    assert end.outcome is TurnOutcome.SUCCESS
+    assert files_of(tmp_path / "ws") == {}
+    texts = [result.text for message in session.messages for result in message.results]
+    assert len(texts) == 2 and all(text.startswith("Not run: k3agent was stopped") for text in texts)
+    check_prefixes(client.requests)
+    await session.aclose()
+
+
+async def test_an_unfinished_answer_is_left_out_and_said(tmp_path: Path) -> None:
+    client = ReplayClient([step(text="Done.")])
+    session = await Session.create(options(tmp_path, client))
+    store = session._store
+    opening = session._transcript.user("go")
+    store.start_turn(session.id, [opening])
+    store.save_draft(session.id, '{"text": "half an ans"}')
+    await abandon(session)
+    again = await Session.resume(session.id, options(tmp_path, client))
+    assert again.draft == '{"text": "half an ans"}'
+    events: list[Any] = []
+    again.subscribe(events.append)
+    end = await again.continue_turn()
+    assert end is not None and end.outcome is TurnOutcome.SUCCESS
+    assert again.draft is None and "half an ans" not in "".join(m.text for m in again.messages)
+    assert any("left out" in getattr(event, "text", "") for event in events)
+    await again.aclose()
+
+
+async def test_the_draft_is_written_about_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from k3agent.agent import step as step_module
+
+    monkeypatch.setattr(step_module, "DRAFT_EVERY_S", 0.0)
+    drafts: list[str] = []
+    deltas = [
+        TextDelta(text="one "),
+        TextDelta(text="two"),
+        Finished(finish=Finish.STOP, usage=Usage(), model="m"),
+    ]
+    client = ReplayClient([deltas])
+    session = await Session.create(options(tmp_path, client))
+    save = session._store.save_draft
+    monkeypatch.setattr(
+        session._store, "save_draft", lambda key, text: (drafts.append(text), save(key, text))
+    )
+    await session.submit("go")
+    assert '"text":"one "' in drafts[0] and '"text":"one two"' in drafts[1]
+    assert session.draft is None
+    await session.aclose()
+
+
+async def test_nothing_open_means_nothing_to_continue(tmp_path: Path) -> None:
+    client = ReplayClient([step(text="Done.")])
+    session = await Session.create(options(tmp_path, client))
+    assert await session.continue_turn() is None
+    await session.submit("go")
+    assert await session.continue_turn() is None
+    await session.aclose()
+
+
+async def test_a_continued_turn_says_what_it_is_about(tmp_path: Path, killer: Killer) -> None:
+    answers = [step(call("glob", pattern="*")), step(text="Done.")]
+    session_id, client = await killed_at(tmp_path, killer, answers, 3)
+    session = await Session.resume(session_id, options(tmp_path, client))
+    events: list[Any] = []
+    session.subscribe(events.append)
+    await session.continue_turn()
+    assert type(events[0]).__name__ == "TurnStarted" and events[0].prompt == "go"
+    assert isinstance(events[-1], TurnEnded)
+    added = [event.message.origin for event in events if isinstance(event, MessageAdded)]
+    assert added == [Origin.TOOL, Origin.MODEL]
+    await session.aclose()
+
+
+async def test_circles_are_remembered_over_a_resume(tmp_path: Path, killer: Killer) -> None:
+    answers = [step(call("glob", pattern="*.zip"))] * 12
+    # Reads have no intent of their own: two commits a step.
+    session_id, client = await killed_at(tmp_path, killer, answers, 2 * (1 + 2 * 5))
+    session = await Session.resume(session_id, options(tmp_path, client))
+    end = await session.continue_turn()
+    assert end is not None and end.outcome is TurnOutcome.EXECUTION and "8 times" in end.detail
+    assert sum(len(message.results) for message in session.messages) == 8
+    await session.aclose()
