@@ -6,7 +6,7 @@ messages of the harness, added when they differ from what was said last.
 
 from __future__ import annotations
 
-import platform
+import os
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -56,7 +56,7 @@ def system_prompt(profile: Profile, instructions: list[Instruction], appended: s
 
 
 def facts(cwd: Path, mode: str, today: date) -> str:
-    lines = [FACTS_HEAD, f"- workspace: {cwd}", f"- system: {platform.system()} {platform.machine()}"]
+    lines = [FACTS_HEAD, f"- workspace: {cwd}", f"- system: {os.uname().sysname} {os.uname().machine}"]
     lines.append(f"- date: {today.isoformat()}")
     lines.append(f"- git: {_git_fact(cwd)}")
     lines.append(f"- permission mode: {MODE_FACTS.get(mode, mode)}")

@@ -250,10 +250,18 @@ class Permissions:
         verdicts: list[Verdict] = []
         for simple in parsed.commands:
             verdicts.append(self._judge_simple(tool, simple.text, judge.judge(simple, parsed)))
-        verdicts += judge.judge_whole(parsed)
+            verdicts += self._lifted(tool, judge.judge_redirects(simple.redirects))
+        verdicts += self._lifted(tool, judge.judge_redirects(parsed.redirects))
         if not verdicts:
             return Verdict(action=Action.ALLOW, reason="an empty command", by="mode")
         return strictest(verdicts)
+
+    def _lifted(self, tool: str, verdicts: list[Verdict]) -> list[Verdict]:
+        """A rule for a certain command says nothing of where its output goes; one for the whole tool does."""
+        for rule in self._allow:
+            if rule.fits_tool(tool) and rule.pattern is None:
+                return [verdict for verdict in verdicts if verdict.by == "protection"]
+        return verdicts
 
     def _judge_simple(self, tool: str, text: str, verdict: Verdict) -> Verdict:
         for rule in self._deny:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from k3agent.agent.permissions import Permissions, Territory
 from k3agent.agent.policies import LimitPolicy, RepetitionPolicy
 from k3agent.agent.step import Stepper
 from k3agent.agent.tasks import load_todo, save_todo
-from k3agent.agent.transcript import Transcript
+from k3agent.agent.transcript import Transcript, new_session_id
 from k3agent.errors import K3AgentError, ProviderError, ProviderErrorKind
 from k3agent.events import AnyEvent, Decision, Noticed, TurnEnded, TurnOutcome, TurnStarted
 from k3agent.providers.base import ModelInfo, Profile
@@ -106,7 +105,7 @@ class Session:
         await building.prepare(options)
         store = SessionStore(options.home)
         try:
-            stored = building.frozen_part(options, SessionId(session_id or str(uuid.uuid4())))
+            stored = building.frozen_part(options, SessionId(session_id or new_session_id()))
             lock = store.lock(stored.id)
             try:
                 store.create(stored)
@@ -142,7 +141,7 @@ class Session:
         await building.prepare(options)
         store = SessionStore(options.home)
         try:
-            forked = SessionId(new_id or str(uuid.uuid4()))
+            forked = SessionId(new_id or new_session_id())
             lock = store.lock(forked)
             try:
                 stored = store.fork(store.resolve(session_id), forked)

@@ -86,14 +86,12 @@ class Judge:
         self._stray = ""
 
     def judge(self, simple: SimpleCommand, parsed: ParsedCommand) -> Verdict:
-        verdicts = [self._of_redirect(redirect) for redirect in simple.redirects]
-        verdicts = [verdict for verdict in verdicts if verdict is not None]
-        found = self._of_command(simple, parsed)
-        return max((found, *verdicts), key=_rank) if verdicts else found
+        """The command itself, without its redirections."""
+        return self._of_command(simple, parsed)
 
-    def judge_whole(self, parsed: ParsedCommand) -> list[Verdict]:
-        """Redirections of loops and groups."""
-        verdicts = (self._of_redirect(redirect) for redirect in parsed.redirects)
+    def judge_redirects(self, redirects: Iterable[Redirect]) -> list[Verdict]:
+        """Where output goes, for a simple command or for a loop or group as a whole."""
+        verdicts = (self._of_redirect(redirect) for redirect in redirects)
         return [verdict for verdict in verdicts if verdict is not None]
 
     # --- one command --------------------------------------------------------------------------------------
@@ -336,11 +334,6 @@ class Judge:
             return [Path(os.path.realpath(base / word)) for base in self._bases]
         except (OSError, ValueError):
             return [Path("/")]
-
-
-def _rank(verdict: Verdict) -> int:
-    """Strictest first; among equals a protection wins, since no rule lifts it."""
-    return (Action.ALLOW, Action.ASK, Action.DENY).index(verdict.action) * 2 + (verdict.by == "protection")
 
 
 def _allow(reason: str) -> Verdict:
