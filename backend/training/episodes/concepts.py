@@ -251,6 +251,7 @@ def instantiate(
     style: str = "snake",
     cases: int = 3,
     keep_params: bool = False,
+    rename_locals: bool = True,
 ) -> Func | None:
     """A function from a concept: names drawn, locals renamed, cases computed by running it."""
     params = {name: name for name, _ in concept.params} if keep_params else param_names(concept, rng, words)
@@ -266,7 +267,7 @@ def instantiate(
     body = list(rng.choice(concept.bodies))
     text = "\n".join(body)
     table: dict[str, str] = {}
-    if rng.random() < 0.6:
+    if rename_locals and rng.random() < 0.6:
         taken = set(re.findall(r"[a-z_]\w*", text)) | set(params.values())
         for local, options in LOCALS.items():
             if re.search(rf"(?<!['\"])\b{local}\b", text) and f"${local}" not in text:

@@ -3,11 +3,32 @@
 from functools import cache
 from importlib import import_module
 
+from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.families.functions import play_delete_def
+from k3agent.backend.training.episodes.families.names import new_name, play_delete, play_rename
+from k3agent.backend.training.episodes.families.read import play_explain, play_show, play_used
+from k3agent.backend.training.episodes.families.values import changed_text, draw_value, pick, play_set
+from k3agent.backend.training.episodes.policy import open_file, show
 from k3agent.backend.training.episodes.registry import GOALS, GoalEntry, Setting
-from k3agent.backend.training.episodes.session import Plan, Session
+from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session, played
+from k3agent.backend.training.episodes.wording import say_joined
+from k3agent.backend.training.episodes.workspace import read_tree
 
 DENIED = "permission denied: shell commands are not allowed here."
-MODULES = ("look", "read")
+MODULES = (
+    "look",
+    "read",
+    "values",
+    "names",
+    "replacing",
+    "adding",
+    "documents",
+    "functions",
+    "creating",
+    "repair",
+    "running",
+    "limits",
+)
 for _name in MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_name}")
 
@@ -24,9 +45,171 @@ def by_family(stage: int) -> dict[str, list[GoalEntry]]:
 
 def follow_up(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     """A task that says "it" for the thing of the task before."""
+    options = []
+    if after.subject is not None:
+        kind, name = after.subject
+        if kind == "file":
+            options = [_show_file, _delete_file]
+        elif kind in ("def", "const"):
+            options = [_rename_it, _show_it, _used_it] + ([_explain_it, _explain_it, _delete_it] if kind == "def" else [_set_it, _set_it])
+    if after.family in ("setvalue", "replace", "addline") and session.edits:
+        options.append(_undo_it)
+    for _ in range(3):
+        if options:
+            plan = ctx.rng.choice(options)(ctx, after, session)
+            if plan is not None:
+                return plan
     return None
+
+
+def _name(ctx: Setting, after: Plan) -> str | None:
+    """The name that "it" stands for, if it is defined once."""
+    if after.subject is None:
+        return None
+    name = after.subject[1]
+    return name if len(ctx.facts.defined(name)) + sum(item.name == name for item in ctx.facts.constants) == 1 else None
+
+
+def _rename_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    name = _name(ctx, after)
+    if name is None or len(ctx.facts.word_lines(name)) > 10:
+        return None
+    from k3agent.backend.training.episodes.families.names import _expected
+
+    new = new_name(ctx, name)
+    check = checks.writes(_expected(ctx, name, new))
+    return Plan("rename_it", "rename", {"new": new}, lambda s: play_rename(s, name, new), check, ("def", new))
+
+
+def _show_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    name = _name(ctx, after)
+    found = ctx.facts.defined(name) if name else []
+    if name is None or (found and found[0].end - found[0].line > 30):
+        return None
+    needles = [ctx.facts.files[found[0].path].splitlines()[found[0].line - 1].strip()] if found else [name]
+    return Plan("show_it", "explain", {}, lambda s: play_show(s, name), checks.answers(*needles), after.subject)
+
+
+def _explain_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    name = _name(ctx, after)
+    found = ctx.facts.defined(name) if name else []
+    if name is None or not found or found[0].end - found[0].line > 30:
+        return None
+    check = checks.answers(name, found[0].path)
+    return Plan("explain_it", "explain", {}, lambda s: play_explain(s, name), check, after.subject)
+
+
+def _used_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    name = _name(ctx, after)
+    lines = ctx.facts.word_lines(name) if name else []
+    if name is None or len(lines) > 10:
+        return None
+    check = checks.answers(*{path for path, _, _ in lines})
+    return Plan("where_used_it", "where", {}, lambda s: play_used(s, name), check, after.subject)
+
+
+def _delete_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    name = _name(ctx, after)
+    found = ctx.facts.defined(name) if name else []
+    if name is None or not found or found[0].end - found[0].line > 14 or found[0].kind == "method":
+        return None
+    path = found[0].path
+
+    def check(outcome: Outcome) -> str | None:
+        if f"{name}(" in outcome.after.get(path, "").replace(f" {name}(", " def?(") and f"def {name}(" in outcome.after[path]:
+            return f"{name} is still defined"
+        return checks.unchanged(outcome, path)
+
+    return Plan("delete_it", "addfunc", {}, lambda s: play_delete_def(s, name), check)
+
+
+def _set_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    name = _name(ctx, after)
+    item = next((item for item in ctx.facts.constants if item.name == name), None)
+    if name is None or item is None or len(item.text) > 100:
+        return None
+    only = Setting(type(ctx.facts)({item.path: ctx.facts.files[item.path]}), ctx.rng, ctx.words)
+    if pick(only) is None:
+        return None
+    said, new = draw_value(ctx, item.value)
+    text = changed_text(ctx, item, new)
+    if text is None:
+        return None
+    return Plan("set_it", "setvalue", {"value": said}, lambda s: play_set(s, name, said), checks.writes({item.path: text}), after.subject)
+
+
+def _show_file(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    path = after.subject[1] if after.subject else ""
+    text = ctx.facts.files.get(path)
+    if not text or len(text.splitlines()) > 40:
+        return None
+
+    def play(s: Session) -> tuple[str, str]:
+        view = open_file(s, path, f"Read {path} to show it.", nothing="")
+        return f"{len(view.lines)} lines. Copy them.", f"`{view.path}`:\n{show(view.lines)}"
+
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return Plan("show_it", "explain", {}, play, checks.answers(*lines), after.subject)
+
+
+def _delete_file(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    path = after.subject[1] if after.subject else ""
+    if path not in ctx.facts.files or sum(1 for other in ctx.facts.files if other.endswith("/" + path.rsplit("/", 1)[-1])) > 1:
+        return None
+    return Plan("delete_it", "replace", {}, lambda s: play_delete(s, path), checks.writes({path: None}))
+
+
+def _undo_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    path, old, new = session.edits[-1]
+    text = ctx.facts.files.get(path, "")
+    same = [edit for edit in session.edits if edit[0] == path]
+    if text.count(new) != 1 or not old.strip() or not new.strip() or len(same) != 1 or "\r" in text:
+        return None
+    expected = text.replace(new, old, 1)
+
+    def play(s: Session) -> tuple[str, str]:
+        result = s.call("edit", f"Undo the last edit in {path}: put the old text back.", path=path, old=new, new=old)
+        if result.is_error:
+            raise Report("That failed; I stop.", f"I could not undo it: {result.text.removeprefix('Error: ')}")
+        return "It is as before.", f"Undone: `{path}` is as it was before."
+
+    return Plan("undo_it", after.family, {}, play, checks.writes({path: expected}))
+
+
+JOINABLE = ("list", "find", "where", "explain", "setvalue", "rename", "replace", "addline", "addfunc", "create", "run")
 
 
 def joined(ctx: Setting) -> Plan | None:
     """Two tasks in one message."""
-    return None
+    table = by_family(2)
+    plans: list[Plan] = []
+    for _ in range(12):
+        family = ctx.rng.choice(JOINABLE[:4] if plans and ctx.rng.random() < 0.3 else JOINABLE)
+        entries = table[family]
+        plan = ctx.rng.choices(entries, [item.weight for item in entries])[0].make(ctx)
+        if plan is None or plan.prepare or plan.setup or any("\n" in value for value in plan.slots.values()):
+            continue
+        plans.append(plan)
+        if len(plans) == 2:
+            break
+    if len(plans) < 2:
+        return None
+    first, second = plans
+    middle: list[dict[str, str]] = []
+    answers: list[str] = []
+
+    def play(session: Session) -> tuple[str, str]:
+        session.lead = "Two tasks. First:"
+        think, answer = played(first, session)
+        middle.append(read_tree(session.box.workspace.root))
+        session.lead = f"{think} Second:"
+        last, other = played(second, session)
+        answers.extend((answer, other))
+        return last, f"{answer}\n{other}"
+
+    def check(outcome: Outcome) -> str | None:
+        wrong = first.check(Outcome(outcome.before, middle[-1], answers[-2]))
+        return wrong or second.check(Outcome(middle[-1], outcome.after, answers[-1]))
+
+    prompt = say_joined((first.goal, first.slots), (second.goal, second.slots), ctx.rng, ctx.words.held_out)
+    return Plan(f"join:{first.goal}", first.family, {}, play, check, second.subject, prompt)

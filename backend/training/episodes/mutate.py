@@ -1,5 +1,7 @@
 """Bugs: one changed line in a correct function, kept only when a test case notices it."""
 
+import contextlib
+import io
 import random
 import re
 from dataclasses import dataclass, replace
@@ -179,7 +181,8 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
 def outcome(function: Any, args: tuple[Any, ...]) -> str:
     """What calling gives, as text that can be compared."""
     try:
-        return repr(function(*[copy_value(arg) for arg in args]))
+        with contextlib.redirect_stdout(io.StringIO()):
+            return repr(function(*[copy_value(arg) for arg in args]))
     except RecursionError:
         return "RecursionError"
     except Exception as error:

@@ -122,6 +122,8 @@ class Player:
             files = workspace.snapshot()
             plan.prepare(files)
             workspace.reset(files)
+        if plan.setup is not None:
+            plan.setup(workspace.root)
         before = workspace.snapshot()
         session.user(
             plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, self.rng, self.held_out)
@@ -145,7 +147,7 @@ class Player:
         """A plan that fits the project as it is now."""
         rng = self.rng
         files = self.box.workspace.snapshot()
-        ctx = Setting(Facts(files), rng, words)
+        ctx = Setting(Facts(files), rng, words, project)
         if after is not None and rng.random() < 0.3:
             plan = goals.follow_up(ctx, after, session)
             if plan is not None:

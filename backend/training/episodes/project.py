@@ -143,8 +143,8 @@ def add_tests(project: Project, rng: random.Random, words: Words, tests: str, ki
 def cross_use(project: Project, rng: random.Random, words: Words) -> None:
     """Let modules import and call each other, and repeat names as decoys."""
     modules = project.modules
-    for module in modules[1:]:
-        other = rng.choice(modules)
+    for index, module in enumerate(modules):
+        other = rng.choice(modules[: index + 1])
         if other is module or rng.random() < 0.3:
             continue
         names = [func.name for func in other.functions if not func.is_async][:3] + [

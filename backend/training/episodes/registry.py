@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.project import Project
 from k3agent.backend.training.episodes.session import Plan
 from k3agent.backend.training.episodes.words import Words
 
@@ -16,6 +17,7 @@ class Setting:
     facts: Facts
     rng: random.Random
     words: Words
+    project: Project | None = None
 
     def path(self, path: str) -> str:
         """A path as people write it: whole, only its name, sometimes in the wrong folder."""

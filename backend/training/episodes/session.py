@@ -100,7 +100,10 @@ Check = Callable[[Outcome], str | None]
 
 @dataclass(slots=True)
 class Plan:
-    """A task in a project: what is wanted, how the oracle plays it, how it is judged. `subject` is what "it" means next."""
+    """A task in a project: what is wanted, how the oracle plays it, how it is judged.
+
+    `subject` is what "it" means next. `prepare` changes the project's files before the user speaks, `setup` the folder.
+    """
 
     goal: str
     family: str
@@ -110,6 +113,7 @@ class Plan:
     subject: tuple[str, str] | None = None
     prompt: str | None = None
     prepare: Callable[[dict[str, str]], None] | None = None
+    setup: Callable[[str], None] | None = None
 
 
 def played(plan: Plan, session: Session) -> tuple[str, str]:

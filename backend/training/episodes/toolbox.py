@@ -7,6 +7,7 @@ else in a real shell.
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +156,8 @@ class Toolbox:
             output, code = done.stdout.decode("utf-8", "replace"), done.returncode
         if machine.shown_root:
             output = output.replace(self.workspace.root, machine.shown_root)
+        for prefix in (sys.prefix, sys.base_prefix):
+            output = output.replace(f"{prefix}/", "/usr/")
         output = output.rstrip()
         return f"{output}\n[exit code {code}]" if output else f"[exit code {code}]"
 

@@ -1,13 +1,22 @@
-"""What the user says for a goal."""
+"""What the user says for a goal, or for two goals in one message, or as the next thing in a conversation."""
 
 import random
 
-from k3agent.backend.training.wordings import catalog, grammar
+from k3agent.backend.training.wordings import catalog, grammar, join
+
+Said = tuple[str, dict[str, str]]
+FOLLOW_SHARE = 0.35
 
 
-def say(name: str, slots: dict[str, str], rng: random.Random, held_out: bool) -> str:
-    """A wording of the goal with its slots."""
-    goal = catalog.GOALS.get(name)
-    if goal is None:
-        raise LookupError(f"no wordings for the goal {name!r}; add them to backend/training/wordings")
-    return grammar.phrase(goal, slots, rng, held_out=held_out)
+def say(name: str, slots: dict[str, str], rng: random.Random, held_out: bool, *, later: bool = False) -> str:
+    """A wording of the goal with its slots; `later`: something was said before."""
+    text = grammar.phrase(catalog.goal(name), slots, rng, held_out=held_out)
+    return join.follow_up(text, rng) if later and rng.random() < FOLLOW_SHARE else text
+
+
+def say_joined(first: Said, second: Said, rng: random.Random, held_out: bool) -> str:
+    """Both in one message."""
+    texts = [
+        grammar.phrase(catalog.goal(name), slots, rng, held_out=held_out, noise=False) for name, slots in (first, second)
+    ]
+    return join.join(texts[0], texts[1], rng)

@@ -210,10 +210,14 @@ def _script(folder: str, argv: list[str]) -> int:
 
 def parse_python(command: str) -> list[str] | None:
     """The arguments after `python`, if the command is one plain call of it."""
-    if any(sign in command for sign in "|;&<>$`\n*"):
+    if any(sign in command for sign in "`$\n*"):
         return None
     try:
-        words = shlex.split(command)
+        lexer = shlex.shlex(command, posix=True, punctuation_chars="|;&<>")
+        lexer.whitespace_split = True
+        words = list(lexer)
     except ValueError:
+        return None
+    if any(word and not word.strip("|;&<>") for word in words):
         return None
     return words[1:] if len(words) > 1 and words[0] in ("python", "python3") else None

@@ -1,0 +1,161 @@
+"""Broken projects: a function of the project (or of a new module) gets a bug that its tests notice."""
+
+from dataclasses import dataclass
+
+from k3agent.backend.training.episodes.concepts import Func, random_concept
+from k3agent.backend.training.episodes.expressions import described_function
+from k3agent.backend.training.episodes.mutate import Bug, find_bug, outcome, with_bug
+from k3agent.backend.training.episodes.project import layout, literal, test_file
+from k3agent.backend.training.episodes.pycode import Module, Style, draw_const
+from k3agent.backend.training.episodes.registry import Setting
+
+
+@dataclass(slots=True)
+class Broken:
+    """A function with a bug in a file: the wrong and the right line as they stand there."""
+
+    func: Func
+    bug: Bug
+    path: str
+    good: str
+    bad: str
+    line: int
+    wrong: str
+    right: str
+    test_path: str
+    tests: str
+    extra: dict[str, str]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """What is written before the task: the broken file, its test, new files."""
+        return {**self.extra, self.path: self.bad, self.test_path: self.tests}
+
+    def failing_case(self) -> tuple[tuple[object, ...], object, str]:
+        """A case that the bug breaks: arguments, the right result, what comes instead."""
+        scope: dict[str, object] = {}
+        try:
+            exec("\n".join(with_bug(self.func, self.bug).source()), scope)
+        except SyntaxError:
+            return (*self.func.cases[0], "SyntaxError")
+        for args, value in self.func.cases:
+            got = outcome(scope[self.func.name], args)
+            if got != repr(value):
+                return args, value, got
+        return (*self.func.cases[0], "?")
+
+
+def _usable(func: Func) -> bool:
+    return bool(func.cases) and not func.is_async and not func.decorators and all(len(repr(case)) < 90 for case in func.cases)
+
+
+def _locate(text: str, style: Style, func: Func) -> tuple[int, list[str]] | None:
+    """First line and lines of a function in a file, if it stands there unchanged."""
+    lines = style.dress(func.source(style.doc_quote))
+    at = f"\n{text}".find("\n" + "\n".join(lines) + "\n")
+    return None if at < 0 else (text[:at].count("\n") + 1, lines)
+
+
+def _from_project(ctx: Setting) -> tuple[Module, Func, Style] | None:
+    project = ctx.project
+    if project is None:
+        return None
+    pool = [
+        (module, func)
+        for module in project.modules
+        if "\r" not in ctx.facts.files.get(module.path, "\r")
+        for func in module.functions
+        if _usable(func)
+    ]
+    if not pool:
+        return None
+    module, func = ctx.rng.choice(pool)
+    return module, func, project.style
+
+
+def fresh_function(ctx: Setting) -> Func:
+    """A function whose right behaviour can be told from its name or its documentation."""
+    rng, words = ctx.rng, ctx.words
+    while True:
+        func = random_concept(rng, words, cases=4) if rng.random() < 0.75 else described_function(rng, words)
+        if not _usable(func):
+            continue
+        if not any(func.name in text for text in ctx.facts.files.values()):
+            return func
+
+
+def _fresh_module(ctx: Setting) -> tuple[Module, Func, Style, dict[str, str], str]:
+    """A new module with one to four functions; the first drawn is the one to break."""
+    rng, words = ctx.rng, ctx.words
+    style = Style.draw(rng) if ctx.project is None else ctx.project.style
+    folder, _, tests = layout(rng, words)
+    existing = [path.rsplit("/", 1)[0] + "/" for path in ctx.facts.code_paths() if "/" in path]
+    if existing and rng.random() < 0.5:
+        folder = rng.choice(existing)
+    name = words.module()
+    while f"{folder}{name}.py" in ctx.facts.files:
+        name = words.module() + "_two"
+    module = Module(f"{folder}{name}.py", gap=2)
+    func = fresh_function(ctx)
+    module.functions = [func, *(fresh_function(ctx) for _ in range(rng.choice((0, 0, 1, 1, 2, 3))))]
+    rng.shuffle(module.functions)
+    if rng.random() < 0.3:
+        module.consts = [draw_const(rng, words, style)]
+    for item in module.functions:
+        if item.body[-1].strip().startswith("return") and (rng.random() < 0.5):
+            item.doc = f"Return {item.description}."
+    extra = {f"{folder}__init__.py": ""} if folder and rng.random() < 0.6 and f"{folder}__init__.py" not in ctx.facts.files else {}
+    return module, func, style, extra, tests
+
+
+def draw_broken(ctx: Setting) -> Broken | None:
+    """A bug somewhere."""
+    rng = ctx.rng
+    found = _from_project(ctx) if rng.random() < 0.45 else None
+    extra: dict[str, str] = {}
+    if found is not None:
+        module, func, style = found
+        text, tests = ctx.facts.files[module.path], ""
+        if any(path.startswith("tests/") for path in ctx.facts.files):
+            tests = "tests/"
+    else:
+        module, func, style, extra, tests = _fresh_module(ctx)
+        text = module.text(style)
+    if len([item for item in ctx.facts.defined(func.name) if item.kind != "method"]) > 1:
+        return None
+    place = _locate(text, style, func)
+    bug = find_bug(func, rng) if place is not None else None
+    if place is None or bug is None:
+        return None
+    start, lines = place
+    broken = style.dress(with_bug(func, bug).source(style.doc_quote))
+    changed = [index for index, (one, two) in enumerate(zip(lines, broken, strict=True)) if one != two]
+    if len(changed) != 1:
+        return None
+    index = changed[0]
+    bad_lines = text.split("\n")
+    bad_lines[start - 1 + index] = broken[index]
+    test_path, test_text = _test_for(ctx, module, func, style, tests)
+    if test_path == module.path:
+        return None
+    return Broken(
+        func, bug, module.path, text, "\n".join(bad_lines), start + index, broken[index], lines[index], test_path, test_text, extra
+    )
+
+
+def _test_for(ctx: Setting, module: Module, func: Func, style: Style, tests: str) -> tuple[str, str]:
+    """An existing test of the function, or a new test file."""
+    for path in ctx.facts.test_paths():
+        text = ctx.facts.files[path]
+        calls = all(f"{func.name}({', '.join(literal(arg, style) for arg in args)})" in text for args, _ in func.cases)
+        if f" {func.name}" in text and calls and len(func.cases) <= 3 and f"def test_{func.name}" in text:
+            return path, text
+    others = [item for item in module.functions if item is not func and _usable(item)][:2]
+    kind = ctx.rng.choice(("pytest", "pytest", "unittest"))
+    text, _ = test_file(ctx.rng, ctx.words, style, module, [*others, func], module.dotted, kind)
+    path = f"{tests}test_{module.stem}.py"
+    if path in ctx.facts.files:
+        path = f"{tests}test_{func.name}.py"
+    if path in ctx.facts.files:
+        path = f"{tests}test_{func.name}_more.py"
+    return path, text

@@ -1,0 +1,325 @@
+"""Repairing: run the tests, read the failure, find the function, change the wrong line, run again, report."""
+
+import re
+
+from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.bugs import Broken, draw_broken
+from k3agent.backend.training.episodes.families.functions import same_results
+from k3agent.backend.training.episodes.families.look import names_in
+from k3agent.backend.training.episodes.policy import Hit, View, one_definition, open_file, several
+from k3agent.backend.training.episodes.registry import Setting, goal
+from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
+from k3agent.backend.training.episodes.testruns import PYTEST, UNITTEST, Failure, Run, parse_run, tested_name
+
+
+def run_tests(session: Session, think: str, target: str = "", python: str = "python") -> tuple[Run, str]:
+    """Run the tests with what works here; the run, and the python that works."""
+    command = PYTEST.replace("python", python, 1) + (f" {target}" if target else "")
+    result = session.call("shell", think, command=command)
+    if result.is_error:
+        raise Report("The shell is not allowed.", "I may not run commands here, so I could not run the tests. Nothing was changed.")
+    if "command not found" in result.text and python == "python":
+        return run_tests(session, "There is no python. Try python3.", target, "python3")
+    if "No module named pytest" in result.text:
+        module = target.split("::")[0].removesuffix(".py").replace("/", ".")
+        command = UNITTEST.replace("python", python, 1) + (f" {module}" if module else "")
+        result = session.call("shell", "There is no pytest. Try unittest.", command=command)
+        if "Ran 0 tests" in result.text and not target:
+            command += " discover -s tests -t ."
+            result = session.call("shell", "It found none. Look in tests.", command=command)
+        if "Ran 0 tests" in result.text or "Start directory is not importable" in result.text:
+            raise Report(
+                "unittest finds no tests; they need pytest.",
+                "I could not run the tests: pytest is not installed here and unittest finds none. Nothing was changed.",
+            )
+    return parse_run(result.text), python
+
+
+def function_of(session: Session, failure: Failure) -> tuple[str, Hit | None]:
+    """The function to look at: where the error was raised, or what the failing line of the test calls."""
+    inner = [place for place in failure.places if not re.search(r"(^|/)test_\w*\.py$|^<|site-packages|/lib/python", place[0])]
+    if inner:
+        path, line, name, code = inner[-1]
+        return name, Hit(path, line, code)
+    name = next((found for _, _, _, code in reversed(failure.places) if (found := tested_name(code))), "")
+    if not name and failure.places:
+        path, line, _, _ = failure.places[-1]
+        view = open_file(session, path, f"Line {line} of {path} tests a result. Read the test.", offset=max(1, line - 4), limit=8)
+        name = next((found for number, row in reversed(view.lines) if number < line and (found := tested_name(row.strip()))), "")
+    return name, None
+
+
+def view_function(session: Session, failure: Failure) -> tuple[str, View]:
+    """Read the code that failed."""
+    name, hit = function_of(session, failure)
+    what = failure.error or "it failed"
+    if hit is not None and hit.path.startswith("/"):
+        if name == "<module>":
+            base = hit.path.rsplit("/", 1)[-1]
+            rows = names_in(session.call("glob", f"{base} line {hit.line}: {what}. Find the file.", pattern=f"**/{base}").text)
+            if not rows:
+                raise Report("I do not find the file.", f"The tests fail ({what}), but I do not find `{base}`. Nothing was changed.")
+            view = open_file(session, rows[0], "Read around the line.", offset=max(1, hit.line - 12), limit=24)
+            return name, view
+        hit = None
+    if hit is not None:
+        start = max(1, hit.line - 12)
+        return name, open_file(session, hit.path, f"{hit.path} line {hit.line}: {what}. Read around it.", offset=start, limit=24)
+    if not name:
+        raise Report("I cannot tell what it tests.", f"The test `{failure.name}` fails: {what}. I could not find the cause. Nothing was changed.")
+    _, place = one_definition(session, name, f"{failure.name}: {what}. It tests {name}. Find its definition.")
+    start = max(1, place.line - 2)
+    return name, open_file(session, place.path, f"It is at {place.at}. Read it.", offset=start, limit=24)
+
+
+def mend(session: Session, view: View, broken: Broken, why: str) -> None:
+    """Change the wrong line to the right one."""
+    wrong, right = broken.wrong, broken.right
+    if wrong.lstrip() == right.lstrip():
+        think = f"{why} Line {broken.line} is indented wrongly: {wrong.strip()}. It belongs outside the loop."
+        old, new = wrong, right
+    else:
+        think = f"{why} Line {broken.line} has {wrong.strip()}. It must be {right.strip()}."
+        old, new = wrong.strip(), right.strip()
+    if session.rng.random() < 0.06 and not broken.bug.is_syntax:
+        _wrong_turn(session, view, broken, why)
+        old = session.edits[-1][2]
+        think = f"It still fails. Line {broken.line} has {old}. It must be {new}."
+    result = session.call("edit", think, path=view.path, old=old, new=new, line=broken.line)
+    if result.is_error:
+        raise Report("That failed; I stop.", f"I could not change `{view.path}`: {result.text.removeprefix('Error: ')}")
+
+
+def _wrong_turn(session: Session, view: View, broken: Broken, why: str) -> None:
+    """A first attempt that does not help; nothing is learned from it, only from the way out."""
+    old = broken.wrong.strip()
+    for before, after in (("+", "*"), ("-", "*"), ("<", "=="), (">", "=="), ("==", "<"), ("return ", "return not "), ("= ", "= 1 + ")):
+        if before in old:
+            new = old.replace(before, after, 1)
+            if new not in (old, broken.right.strip()):
+                break
+    else:
+        new = old + "  # checked"
+    session.call("edit", f"{why} Line {broken.line} has {old}. Try {new}.", learn=False, path=view.path, old=old, new=new, line=broken.line)
+    command = PYTEST if session.box.machine.python == "python" else PYTEST.replace("python", "python3", 1)
+    session.call("shell", "Run the tests again.", command=command)
+
+
+def reason(failure: Failure) -> str:
+    """What failed, in a few words."""
+    return f"{failure.error}." if failure.error and len(failure.error) < 100 else "It fails."
+
+
+def play_fix(session: Session, all_broken: list[Broken], task: str, target: str = "") -> tuple[str, str]:
+    """The whole loop for one or several bugs."""
+    run, python = run_tests(session, task, target)
+    if run.ok:
+        raise Report("Nothing fails.", f"All tests pass: {run.summary}. There was nothing to fix.")
+    done: list[str] = []
+    for _ in range(len(all_broken) + 1):
+        if run.ok:
+            break
+        if not run.failures:
+            raise Report("I cannot read that.", f"The tests do not run: {run.summary}. Nothing was changed.")
+        failure = run.failures[0]
+        name, view = view_function(session, failure)
+        broken = next((item for item in all_broken if item.path == view.path and any(n == item.line for n, _ in view.lines)), None)
+        if broken is None:
+            raise Report("I see no bug there.", f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{view.path}`.")
+        mend(session, view, broken, reason(failure))
+        done.append(f"`{broken.wrong.strip()}` became `{broken.right.strip()}` in `{view.path}` (line {broken.line})")
+        run, python = run_tests(session, "The diff is right. Run the tests again.", target, python)
+    if not run.ok:
+        names = [failure.name for failure in run.failures]
+        raise Report("It still fails; I stop.", f"Changed: {'; '.join(done)}. Still failing: {several(names)}.")
+    return "All pass.", f"Fixed: {'; '.join(done)}. The tests pass now: {run.summary}."
+
+
+def fixed(all_broken: list[Broken]) -> Check:
+    """Every function works, tests and all else are as they were."""
+    def check(outcome: Outcome) -> str | None:
+        for item in all_broken:
+            after = outcome.after.get(item.path, "")
+            if not same_results(after, item.func):
+                return f"{item.func.name} in {item.path} is still wrong"
+        for path in {item.path for item in all_broken}:
+            if not _near(outcome.before[path], outcome.after[path], 4 * len(all_broken)):
+                return f"{path} was changed a lot"
+        return checks.unchanged(outcome, *(item.path for item in all_broken))
+
+    return check
+
+
+def _near(before: str, after: str, limit: int) -> bool:
+    """Only a few lines differ."""
+    old, new = before.splitlines(), after.splitlines()
+    return abs(len(old) - len(new)) <= limit and sum(1 for line in new if line not in old) <= limit
+
+
+def _merge(all_broken: list[Broken]) -> dict[str, str]:
+    files: dict[str, str] = {}
+    for item in all_broken:
+        files |= item.files
+    return files
+
+
+def draw_bugs(ctx: Setting) -> list[Broken] | None:
+    """One bug, now and then two in different files."""
+    first = draw_broken(ctx)
+    if first is None:
+        return None
+    found = [first]
+    if ctx.rng.random() < 0.12 and not first.bug.is_syntax:
+        second = draw_broken(ctx)
+        if second and second.path != first.path and second.test_path != first.test_path and not second.bug.is_syntax:
+            found.append(second)
+    return found
+
+
+def _plan(ctx: Setting, name: str, slots: dict[str, str], play: object, found: list[Broken], prompt: str | None = None) -> Plan:
+    files = _merge(found)
+    return Plan(
+        name, "fix", slots, play, fixed(found), ("def", found[0].func.name), prompt,  # type: ignore[arg-type]
+        prepare=lambda current: current.update(files),
+    )
+
+
+@goal("fix_tests", "fix", 3.0)
+def fix_tests(ctx: Setting) -> Plan | None:
+    """Make the failing tests pass."""
+    found = draw_bugs(ctx)
+    if found is None:
+        return None
+    return _plan(ctx, "fix_tests", {}, lambda s: play_fix(s, found, "Fix the failing tests. Run them first."), found)
+
+
+@goal("fix_test_named", "fix", 1.5)
+def fix_test_named(ctx: Setting) -> Plan | None:
+    """Make one named test pass."""
+    broken = draw_broken(ctx)
+    if broken is None:
+        return None
+    names = re.findall(rf"def (test_{re.escape(broken.func.name)}\w*)\(", broken.tests)
+    if not names or broken.bug.is_syntax:
+        return None
+    name = names[0]
+    task = f"Make {name} pass. Run the tests first."
+    return _plan(ctx, "fix_test_named", {"test_name": name}, lambda s: play_fix(s, [broken], task), [broken])
+
+
+def play_known(session: Session, broken: Broken, task: str) -> tuple[str, str]:
+    """The function is named: read it, change it, run the tests that there are."""
+    name, hit = one_definition(session, broken.func.name, f"{task} Find its definition.")
+    view = open_file(session, hit.path, f"It is at {hit.at}. Read it.", offset=max(1, hit.line - 2), limit=24)
+    return repair_and_run(session, view, broken, name, "")
+
+
+def repair_and_run(session: Session, view: View, broken: Broken, name: str, why: str) -> tuple[str, str]:
+    """Change the line, run the tests, report both."""
+    mend(session, view, broken, why or f"{name} is wrong.")
+    what = f"Fixed `{name}` in `{view.path}` (line {broken.line}): `{broken.wrong.strip()}` became `{broken.right.strip()}`."
+    try:
+        run, _ = run_tests(session, "The diff is right. Run the tests.")
+    except Report:
+        return "I could not run the tests.", f"{what} I could not run the tests here."
+    if run.ok:
+        return "All pass.", f"{what} The tests pass: {run.summary}."
+    if "no tests ran" in run.summary:
+        return "There are no tests.", f"{what} There are no tests to run."
+    names = [failure.name for failure in run.failures]
+    return "Some fail; say so.", f"{what} Still failing: {several(names)}."
+
+
+def _said_value(value: object) -> str:
+    return repr(value)
+
+
+@goal("fix_func", "fix", 2.0)
+def fix_func(ctx: Setting) -> Plan | None:
+    """A named function misbehaves."""
+    broken = draw_broken(ctx)
+    if broken is None or broken.bug.is_syntax:
+        return None
+    args, value, got = broken.failing_case()
+    name, rng = broken.func.name, ctx.rng
+    call = f"{name}({', '.join(map(repr, args))})"
+    is_error = bool(re.fullmatch(r"\w+(Error|Exception)", got))
+    options = ["gives wrong results", "is wrong", "does not work", "has a bug", "returns the wrong value"]
+    if is_error:
+        options = [f"raises {got}", f"crashes with {got}", f"fails with a {got}", "crashes", f"raises {got} for {call}"]
+    elif rng.random() < 0.7:
+        options = [f"returns {got} instead of {value!r} for {call}", f"gives {got} for {call}, it should be {value!r}", f"returns {got} for {call}"]
+    symptom = rng.choice(options)
+    if len(symptom) > 140:
+        symptom = "gives wrong results"
+    return _plan(ctx, "fix_func", {"name": name, "symptom": symptom},
+                 lambda s: play_known(s, broken, f"{name} {symptom}."), [broken])
+
+
+@goal("fix_bug_described", "fix", 2.0)
+def fix_bug_described(ctx: Setting) -> Plan | None:
+    """What a function should do is said."""
+    broken = draw_broken(ctx)
+    if broken is None or broken.bug.is_syntax or not broken.func.description:
+        return None
+    name = broken.func.name
+    should = f"return {broken.func.description}"
+    if ctx.rng.random() < 0.3:
+        args, value, _ = broken.failing_case()
+        should = f"return {value!r} for {', '.join(map(repr, args))}"
+    if len(should) > 130:
+        return None
+    return _plan(ctx, "fix_bug_described", {"name": name, "should": should},
+                 lambda s: play_known(s, broken, f"{name} should {should}."), [broken])
+
+
+@goal("fix_error", "fix", 1.5)
+def fix_error(ctx: Setting) -> Plan | None:
+    """An error message is given."""
+    broken = draw_broken(ctx)
+    if broken is None or broken.bug.is_syntax:
+        return None
+    args, _, got = broken.failing_case()
+    if not re.fullmatch(r"\w+Error", got) or got == "RecursionError":
+        return None
+    message = _message(broken, args)
+    if message is None:
+        return None
+    name, rng = broken.func.name, ctx.rng
+    last = f"{got}: {message}"
+    kind = rng.random()
+    if kind < 0.3:
+        text = f'File "{broken.path}", line {broken.line}, in {name}\n    {broken.wrong.strip()}\n{last}'
+    elif kind < 0.5:
+        text = f"{last} ({broken.path}, line {broken.line})"
+    elif kind < 0.75 and name not in last:
+        text = f"{last} in {name}"
+    else:
+        text = f'Traceback (most recent call last):\n  File "{broken.path}", line {broken.line}, in {name}\n{last}'
+    has_line = "line " in text
+
+    def play(session: Session) -> tuple[str, str]:
+        if has_line:
+            start = max(1, broken.line - 12)
+            think = f"{last} in {broken.path}, line {broken.line}. Read around it."
+            view = open_file(session, broken.path, think, offset=start, limit=24)
+            return repair_and_run(session, view, broken, name, f"{got}.")
+        return play_known(session, broken, f"{name} raises {last}.")
+
+    return _plan(ctx, "fix_error", {"error_text": text}, play, [broken])
+
+
+def _message(broken: Broken, args: tuple[object, ...]) -> str | None:
+    """The text of the error that the broken function raises."""
+    scope: dict[str, object] = {}
+    source = [*broken.func.source()]
+    source[len(source) - len(broken.func.body) + broken.bug.index] = broken.bug.wrong
+    exec("\n".join(source), scope)
+    try:
+        scope[broken.func.name](*args)  # type: ignore[operator]
+    except Exception as error:
+        text = str(error)
+        return text if text and "\n" not in text and len(text) < 100 else None
+    return None
+
+

@@ -1,0 +1,81 @@
+"""Reading what test runs print: which tests failed, where, and why."""
+
+import re
+from dataclasses import dataclass, field
+
+PYTEST = "python -m pytest -q --tb=short"
+UNITTEST = "python -m unittest"
+
+
+@dataclass(slots=True)
+class Failure:
+    """One failed test (or a file that could not be loaded): its name, the places of the traceback, the error."""
+
+    name: str
+    places: list[tuple[str, int, str, str]] = field(default_factory=list)  # path, line, function, code
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Run:
+    """A test run: the last words, and the failures in order."""
+
+    summary: str
+    failures: list[Failure]
+    ok: bool
+
+
+PLACE = re.compile(r"^(\S+\.py):(\d+): in (\S+)$")
+FILE = re.compile(r'^\s*File "(.+?)", line (\d+)(?:, in (\S+))?$')
+
+
+def parse_run(text: str) -> Run:
+    """What the output of pytest or unittest says."""
+    lines = text.split("\n")
+    body, last = lines[:-1], lines[-1]
+    ok = last == "[exit code 0]"
+    if any(line.startswith("Ran ") for line in body):
+        return _unittest(body, ok)
+    summary = next((line for line in reversed(body) if re.search(r"\d+ (passed|failed|error)|no tests ran", line)), body[-1] if body else "")
+    failures: list[Failure] = []
+    current: Failure | None = None
+    for index, line in enumerate(body):
+        if match := re.match(r"^_{3,} (?:ERROR collecting )?(\S+) _{3,}$", line):
+            current = Failure(match[1])
+            failures.append(current)
+        elif line.startswith("=") and "short test summary" in line:
+            break
+        elif current is not None and (match := PLACE.match(line)):
+            code = body[index + 1].strip() if index + 1 < len(body) else ""
+            current.places.append((match[1], int(match[2]), match[3], code))
+        elif current is not None and line.startswith("E   ") and not current.error:
+            current.error = line[4:].strip()
+        elif current is not None and (match := re.match(r'^E\s+File "(.+?)", line (\d+)', line)):
+            current.places.append((match[1], int(match[2]), "<module>", ""))
+        if current is not None and line.startswith("E   ") and re.match(r"E\s+\w*(Error|Exception)\b", line):
+            current.error = line[4:].strip()
+    return Run(re.sub(r"^=+ | =+$", "", summary), failures, ok)
+
+
+def _unittest(body: list[str], ok: bool) -> Run:
+    ran = next(line for line in body if line.startswith("Ran "))
+    end = next((line for line in reversed(body) if line.startswith(("OK", "FAILED", "NO TESTS"))), "")
+    failures: list[Failure] = []
+    current: Failure | None = None
+    for index, line in enumerate(body):
+        if match := re.match(r"^(FAIL|ERROR): (\S+)", line):
+            current = Failure(match[2])
+            failures.append(current)
+        elif current is not None and (match := FILE.match(line)):
+            code = body[index + 1].strip() if index + 1 < len(body) else ""
+            current.places.append((match[1], int(match[2]), match[3] or "<module>", code))
+        elif current is not None and not current.error and re.match(r"^\w*(Error|Exception)\b", line):
+            current.error = line.strip()
+    return Run(f"{re.sub(r' in [0-9.]+s$', '', ran)}: {end}", failures, ok)
+
+
+def tested_name(code: str) -> str:
+    """The function that a line of a test calls."""
+    text = re.sub(r"^(assert not |assert |self\.assert\w+\(|result = )", "", code.strip())
+    match = re.match(r"(?:\w+\.)?([A-Za-z_]\w*)\(", text)
+    return match[1] if match else ""
