@@ -46,7 +46,12 @@ class Broken:
 
 
 def _usable(func: Func) -> bool:
-    return bool(func.cases) and not func.is_async and not func.decorators and all(len(repr(case)) < 90 for case in func.cases)
+    return (
+        bool(func.cases)
+        and not func.is_async
+        and not func.decorators
+        and all(len(repr(case)) < 90 for case in func.cases)
+    )
 
 
 def _locate(text: str, style: Style, func: Func) -> tuple[int, list[str]] | None:
@@ -104,7 +109,11 @@ def _fresh_module(ctx: Setting) -> tuple[Module, Func, Style, dict[str, str], st
     for item in module.functions:
         if item.body[-1].strip().startswith("return") and (rng.random() < 0.5):
             item.doc = f"Return {item.description}."
-    extra = {f"{folder}__init__.py": ""} if folder and rng.random() < 0.6 and f"{folder}__init__.py" not in ctx.facts.files else {}
+    extra = (
+        {f"{folder}__init__.py": ""}
+        if folder and rng.random() < 0.6 and f"{folder}__init__.py" not in ctx.facts.files
+        else {}
+    )
     return module, func, style, extra, tests
 
 
@@ -139,7 +148,17 @@ def draw_broken(ctx: Setting) -> Broken | None:
     if test_path == module.path:
         return None
     return Broken(
-        func, bug, module.path, text, "\n".join(bad_lines), start + index, broken[index], lines[index], test_path, test_text, extra
+        func,
+        bug,
+        module.path,
+        text,
+        "\n".join(bad_lines),
+        start + index,
+        broken[index],
+        lines[index],
+        test_path,
+        test_text,
+        extra,
     )
 
 
@@ -147,7 +166,9 @@ def _test_for(ctx: Setting, module: Module, func: Func, style: Style, tests: str
     """An existing test of the function, or a new test file."""
     for path in ctx.facts.test_paths():
         text = ctx.facts.files[path]
-        calls = all(f"{func.name}({', '.join(literal(arg, style) for arg in args)})" in text for args, _ in func.cases)
+        calls = all(
+            f"{func.name}({', '.join(literal(arg, style) for arg in args)})" in text for args, _ in func.cases
+        )
         if f" {func.name}" in text and calls and len(func.cases) <= 3 and f"def test_{func.name}" in text:
             return path, text
     others = [item for item in module.functions if item is not func and _usable(item)][:2]

@@ -51,7 +51,9 @@ def follow_up(ctx: Setting, after: Plan, session: Session) -> Plan | None:
         if kind == "file":
             options = [_show_file, _delete_file]
         elif kind in ("def", "const"):
-            options = [_rename_it, _show_it, _used_it] + ([_explain_it, _explain_it, _delete_it] if kind == "def" else [_set_it, _set_it])
+            options = [_rename_it, _show_it, _used_it] + (
+                [_explain_it, _explain_it, _delete_it] if kind == "def" else [_set_it, _set_it]
+            )
     if after.family in ("setvalue", "replace", "addline") and session.edits:
         options.append(_undo_it)
     for _ in range(3):
@@ -67,7 +69,11 @@ def _name(ctx: Setting, after: Plan) -> str | None:
     if after.subject is None:
         return None
     name = after.subject[1]
-    return name if len(ctx.facts.defined(name)) + sum(item.name == name for item in ctx.facts.constants) == 1 else None
+    return (
+        name
+        if len(ctx.facts.defined(name)) + sum(item.name == name for item in ctx.facts.constants) == 1
+        else None
+    )
 
 
 def _rename_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
@@ -87,7 +93,9 @@ def _show_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     if name is None or (found and found[0].end - found[0].line > 30):
         return None
     needles = [ctx.facts.files[found[0].path].splitlines()[found[0].line - 1].strip()] if found else [name]
-    return Plan("show_it", "explain", {}, lambda s: play_show(s, name), checks.answers(*needles), after.subject)
+    return Plan(
+        "show_it", "explain", {}, lambda s: play_show(s, name), checks.answers(*needles), after.subject
+    )
 
 
 def _explain_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
@@ -116,7 +124,10 @@ def _delete_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     path = found[0].path
 
     def check(outcome: Outcome) -> str | None:
-        if f"{name}(" in outcome.after.get(path, "").replace(f" {name}(", " def?(") and f"def {name}(" in outcome.after[path]:
+        if (
+            f"{name}(" in outcome.after.get(path, "").replace(f" {name}(", " def?(")
+            and f"def {name}(" in outcome.after[path]
+        ):
             return f"{name} is still defined"
         return checks.unchanged(outcome, path)
 
@@ -135,7 +146,14 @@ def _set_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     text = changed_text(ctx, item, new)
     if text is None:
         return None
-    return Plan("set_it", "setvalue", {"value": said}, lambda s: play_set(s, name, said), checks.writes({item.path: text}), after.subject)
+    return Plan(
+        "set_it",
+        "setvalue",
+        {"value": said},
+        lambda s: play_set(s, name, said),
+        checks.writes({item.path: text}),
+        after.subject,
+    )
 
 
 def _show_file(ctx: Setting, after: Plan, session: Session) -> Plan | None:
@@ -154,7 +172,10 @@ def _show_file(ctx: Setting, after: Plan, session: Session) -> Plan | None:
 
 def _delete_file(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     path = after.subject[1] if after.subject else ""
-    if path not in ctx.facts.files or sum(1 for other in ctx.facts.files if other.endswith("/" + path.rsplit("/", 1)[-1])) > 1:
+    if (
+        path not in ctx.facts.files
+        or sum(1 for other in ctx.facts.files if other.endswith("/" + path.rsplit("/", 1)[-1])) > 1
+    ):
         return None
     return Plan("delete_it", "replace", {}, lambda s: play_delete(s, path), checks.writes({path: None}))
 
@@ -168,15 +189,31 @@ def _undo_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     expected = text.replace(new, old, 1)
 
     def play(s: Session) -> tuple[str, str]:
-        result = s.call("edit", f"Undo the last edit in {path}: put the old text back.", path=path, old=new, new=old)
+        result = s.call(
+            "edit", f"Undo the last edit in {path}: put the old text back.", path=path, old=new, new=old
+        )
         if result.is_error:
-            raise Report("That failed; I stop.", f"I could not undo it: {result.text.removeprefix('Error: ')}")
+            raise Report(
+                "That failed; I stop.", f"I could not undo it: {result.text.removeprefix('Error: ')}"
+            )
         return "It is as before.", f"Undone: `{path}` is as it was before."
 
     return Plan("undo_it", after.family, {}, play, checks.writes({path: expected}))
 
 
-JOINABLE = ("list", "find", "where", "explain", "setvalue", "rename", "replace", "addline", "addfunc", "create", "run")
+JOINABLE = (
+    "list",
+    "find",
+    "where",
+    "explain",
+    "setvalue",
+    "rename",
+    "replace",
+    "addline",
+    "addfunc",
+    "create",
+    "run",
+)
 
 
 def joined(ctx: Setting) -> Plan | None:

@@ -36,7 +36,10 @@ def parse_run(text: str) -> Run:
     ok = last == "[exit code 0]"
     if any(line.startswith("Ran ") for line in body):
         return _unittest(body, ok)
-    summary = next((line for line in reversed(body) if re.search(r"\d+ (passed|failed|error)|no tests ran", line)), body[-1] if body else "")
+    summary = next(
+        (line for line in reversed(body) if re.search(r"\d+ (passed|failed|error)|no tests ran", line)),
+        body[-1] if body else "",
+    )
     failures: list[Failure] = []
     current: Failure | None = None
     for index, line in enumerate(body):

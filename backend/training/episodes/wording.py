@@ -17,6 +17,7 @@ def say(name: str, slots: dict[str, str], rng: random.Random, held_out: bool, *,
 def say_joined(first: Said, second: Said, rng: random.Random, held_out: bool) -> str:
     """Both in one message."""
     texts = [
-        grammar.phrase(catalog.goal(name), slots, rng, held_out=held_out, noise=False) for name, slots in (first, second)
+        grammar.phrase(catalog.goal(name), slots, rng, held_out=held_out, noise=False)
+        for name, slots in (first, second)
     ]
     return join.join(texts[0], texts[1], rng)

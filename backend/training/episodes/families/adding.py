@@ -8,7 +8,15 @@ from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.facts import constants_of, extension, keys_of
 from k3agent.backend.training.episodes.families.values import assigned, assignment, fit_value
 from k3agent.backend.training.episodes.policy import (
-    View, change_line, esc, hits, near_names, one_definition, open_file, quoted, search_file,
+    View,
+    change_line,
+    esc,
+    hits,
+    near_names,
+    one_definition,
+    open_file,
+    quoted,
+    search_file,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
@@ -45,10 +53,17 @@ def append(session: Session, view: View, new: str, gap: int = 0) -> str:
     number, text = last
     old = text.strip()
     result = session.call(
-        "edit", f"The last line is {number}: {old}. Add after it.", path=view.path, old=old, new=old + "\n" * (gap + 1) + new, line=number
+        "edit",
+        f"The last line is {number}: {old}. Add after it.",
+        path=view.path,
+        old=old,
+        new=old + "\n" * (gap + 1) + new,
+        line=number,
     )
     if result.is_error:
-        raise Report("That failed; I stop.", f"I could not change `{view.path}`: {result.text.removeprefix('Error: ')}")
+        raise Report(
+            "That failed; I stop.", f"I could not change `{view.path}`: {result.text.removeprefix('Error: ')}"
+        )
     return str(number + gap + 1)
 
 
@@ -57,18 +72,33 @@ def plain_line(ctx: Setting, path: str) -> str:
     rng, words = ctx.rng, ctx.words
     match extension(path):
         case "py":
-            return rng.choice((
-                f"print('{words.phrase()}')", f"# {words.phrase()}", f"{words.constant()} = {rng.randint(1, 99)}",
-                f"{words.variable()} = '{words.noun()}'", f"print({rng.randint(1, 99)})",
-            ))
+            return rng.choice(
+                (
+                    f"print('{words.phrase()}')",
+                    f"# {words.phrase()}",
+                    f"{words.constant()} = {rng.randint(1, 99)}",
+                    f"{words.variable()} = '{words.noun()}'",
+                    f"print({rng.randint(1, 99)})",
+                )
+            )
         case "md":
-            return rng.choice((words.phrase().capitalize() + ".", f"- {words.phrase()}", f"See {words.noun()}.md."))
+            return rng.choice(
+                (words.phrase().capitalize() + ".", f"- {words.phrase()}", f"See {words.noun()}.md.")
+            )
         case "csv":
             return f"{words.noun()},{rng.randint(1, 500)},{words.adjective()}"
         case "js" | "ts":
-            return rng.choice((f"console.log('{words.noun()}');", f"// {words.phrase()}", f"const {words.variable('camel')} = {rng.randint(1, 99)};"))
+            return rng.choice(
+                (
+                    f"console.log('{words.noun()}');",
+                    f"// {words.phrase()}",
+                    f"const {words.variable('camel')} = {rng.randint(1, 99)};",
+                )
+            )
         case "sh":
-            return rng.choice((f"echo {words.noun()}", f"# {words.phrase()}", f"{words.constant()}={words.noun()}"))
+            return rng.choice(
+                (f"echo {words.noun()}", f"# {words.phrase()}", f"{words.constant()}={words.noun()}")
+            )
         case "ini" | "cfg" | "toml":
             return f"{words.noun()}_{words.noun()} = {rng.randint(1, 99)}"
         case "yaml" | "yml":
@@ -83,7 +113,11 @@ def plain_line(ctx: Setting, path: str) -> str:
 
 
 def _target(ctx: Setting, *, empty: bool = False) -> str | None:
-    pool = [path for path, text in ctx.facts.files.items() if (text.strip() or empty) and extension(path) not in ("json", "html", "go")]
+    pool = [
+        path
+        for path, text in ctx.facts.files.items()
+        if (text.strip() or empty) and extension(path) not in ("json", "html", "go")
+    ]
     return ctx.rng.choice(pool) if pool else None
 
 
@@ -111,6 +145,7 @@ def add_line_end(ctx: Setting) -> Plan | None:
 
 def _by_squeeze(path: str, expected: str) -> Check:
     """The file equals the expected text but for blank lines."""
+
     def check(outcome: Outcome) -> str | None:
         if squeeze(outcome.after.get(path, "")) != squeeze(expected):
             return f"{path} is not as asked"
@@ -131,14 +166,23 @@ def add_line_start(ctx: Setting) -> Plan | None:
         return None
 
     def play(session: Session) -> tuple[str, str]:
-        view = open_file(session, shown, f"Add the line {line} at the top of {shown}. Read the beginning.", limit=3)
+        view = open_file(
+            session, shown, f"Add the line {line} at the top of {shown}. Read the beginning.", limit=3
+        )
         if not view.lines:
             append(session, view, line)
             return "Done.", f"Added `{line}` to `{view.path}`."
         first = view.lines[0]
         if first[1].startswith("#!") and len(view.lines) > 1:
             old = first[1]
-            change_line(session, view.path, 1, old, f"{old}\n{line}", f"Line 1 is {old}; it must stay first. Add after it.")
+            change_line(
+                session,
+                view.path,
+                1,
+                old,
+                f"{old}\n{line}",
+                f"Line 1 is {old}; it must stay first. Add after it.",
+            )
         else:
             old = first[1].strip()
             change_line(session, view.path, 1, old, f"{line}\n{old}", f"Line 1 is {old}. Add before it.")
@@ -157,9 +201,13 @@ def _anchor(ctx: Setting) -> tuple[str, str, int] | None:
         return None
     lines = ctx.facts.files[path].splitlines()
     pool = [
-        (number, line.strip()) for number, line in enumerate(lines, 1)
-        if 3 <= len(line.strip()) <= 60 and sum(1 for other in lines if line.strip() in other) == 1 and not line.rstrip().endswith((":", ",", "(", "[", "{"))
-        and "`" not in line and '"""' not in line
+        (number, line.strip())
+        for number, line in enumerate(lines, 1)
+        if 3 <= len(line.strip()) <= 60
+        and sum(1 for other in lines if line.strip() in other) == 1
+        and not line.rstrip().endswith((":", ",", "(", "[", "{"))
+        and "`" not in line
+        and '"""' not in line
     ]
     if not pool:
         return None
@@ -183,9 +231,13 @@ def _beside(ctx: Setting, after: bool) -> Plan | None:
     word = "after" if after else "before"
 
     def play(session: Session) -> tuple[str, str]:
-        real, rows = search_file(session, shown, esc(anchor), f"Add {line} {word} the line {anchor} in {shown}. Find that line.")
+        real, rows = search_file(
+            session, shown, esc(anchor), f"Add {line} {word} the line {anchor} in {shown}. Find that line."
+        )
         if not rows:
-            raise Report(f"{real} has no such line.", f"There is no line `{anchor}` in `{real}`. Nothing was changed.")
+            raise Report(
+                f"{real} has no such line.", f"There is no line `{anchor}` in `{real}`. Nothing was changed."
+            )
         if len(rows) > 1:
             raise Report(
                 f"{len(rows)} lines fit. I must ask.",
@@ -194,13 +246,22 @@ def _beside(ctx: Setting, after: bool) -> Plan | None:
         old = rows[0].text.strip()
         lead = rows[0].text[: len(rows[0].text) - len(rows[0].text.lstrip())]
         new = f"{old}\n{lead}{line}" if after else f"{line}\n{lead}{old}"
-        change_line(session, real, rows[0].line, old, new, f"It is line {rows[0].line}. Add {line} {word} it.")
+        change_line(
+            session, real, rows[0].line, old, new, f"It is line {rows[0].line}. Add {line} {word} it."
+        )
         return "The diff shows it.", f"Added `{line}` {word} `{anchor}` in `{real}`."
 
     at = number if after else number - 1
     expected = "\n".join([*lines[:at], indent + line, *lines[at:]])
     slots = {"line": line, "anchor": anchor, "path": shown}
-    return Plan("add_after" if after else "add_before", "addline", slots, play, _by_squeeze(path, expected), ("file", path))
+    return Plan(
+        "add_after" if after else "add_before",
+        "addline",
+        slots,
+        play,
+        _by_squeeze(path, expected),
+        ("file", path),
+    )
 
 
 @goal("add_after", "addline", 1.2)
@@ -229,19 +290,38 @@ def delete_line(ctx: Setting) -> Plan | None:
     shown = ctx.path(path)
 
     def play(session: Session) -> tuple[str, str]:
-        real, rows = search_file(session, shown, esc(anchor), f"Delete the line {anchor} in {shown}. Find it.")
+        real, rows = search_file(
+            session, shown, esc(anchor), f"Delete the line {anchor} in {shown}. Find it."
+        )
         if not rows:
-            raise Report(f"{real} has no such line.", f"There is no line with `{anchor}` in `{real}`. Nothing was changed.")
+            raise Report(
+                f"{real} has no such line.",
+                f"There is no line with `{anchor}` in `{real}`. Nothing was changed.",
+            )
         if len(rows) > 1:
             raise Report(
                 f"{len(rows)} lines fit. I must ask.",
                 f"`{anchor}` stands in {len(rows)} lines of `{real}`: {', '.join(str(row.line) for row in rows)}. Which one shall I delete?",
             )
-        change_line(session, real, rows[0].line, rows[0].text + "\n", "", f"It is line {rows[0].line}. Remove it with its line end.")
+        change_line(
+            session,
+            real,
+            rows[0].line,
+            rows[0].text + "\n",
+            "",
+            f"It is line {rows[0].line}. Remove it with its line end.",
+        )
         return "The diff shows it gone.", f"Deleted line {rows[0].line} of `{real}`: `{rows[0].text.strip()}`"
 
     expected = "\n".join(lines[: number - 1] + lines[number:])
-    return Plan("delete_line", "addline", {"text": anchor, "path": shown}, play, _by_squeeze(path, expected), ("file", path))
+    return Plan(
+        "delete_line",
+        "addline",
+        {"text": anchor, "path": shown},
+        play,
+        _by_squeeze(path, expected),
+        ("file", path),
+    )
 
 
 def docstring_end(lines: list[tuple[int, str]], first: int) -> int | None:
@@ -251,25 +331,54 @@ def docstring_end(lines: list[tuple[int, str]], first: int) -> int | None:
         if text.startswith(quote):
             if len(text) >= 6 and text.endswith(quote):
                 return first
-            return next((i for i in range(first + 1, len(lines)) if lines[i][1].rstrip().endswith(quote)), None)
+            return next(
+                (i for i in range(first + 1, len(lines)) if lines[i][1].rstrip().endswith(quote)), None
+            )
     return None
 
 
 def insert_import(session: Session, view: View, line: str) -> None:
     """Put an import line where imports belong."""
-    imports = [(number, text) for number, text in view.lines if text.startswith(("import ", "from ")) and "__future__" not in text]
+    imports = [
+        (number, text)
+        for number, text in view.lines
+        if text.startswith(("import ", "from ")) and "__future__" not in text
+    ]
     if imports:
         number, old = imports[0]
-        change_line(session, view.path, number, old, f"{line}\n{old}", f"The imports begin at line {number}: {old}. Add before it.")
+        change_line(
+            session,
+            view.path,
+            number,
+            old,
+            f"{line}\n{old}",
+            f"The imports begin at line {number}: {old}. Add before it.",
+        )
         return
-    first = next(index for index, (_, text) in enumerate(view.lines) if text.strip() and not text.startswith("#!"))
+    first = next(
+        index for index, (_, text) in enumerate(view.lines) if text.strip() and not text.startswith("#!")
+    )
     end = docstring_end(view.lines, first)
     number, text = view.lines[first if end is None else end]
     old = text.strip() if end is None else text.rstrip()
     if end is not None:
-        change_line(session, view.path, number, old, f"{old}\n\n{line}", f"No imports; the docstring ends at line {number}. Add after it.")
+        change_line(
+            session,
+            view.path,
+            number,
+            old,
+            f"{old}\n\n{line}",
+            f"No imports; the docstring ends at line {number}. Add after it.",
+        )
     else:
-        change_line(session, view.path, number, old, f"{line}\n\n{old}", f"No imports. Add before line {number}: {old}")
+        change_line(
+            session,
+            view.path,
+            number,
+            old,
+            f"{line}\n\n{old}",
+            f"No imports. Add before line {number}: {old}",
+        )
 
 
 @goal("add_import", "addline", 1.4)
@@ -279,8 +388,33 @@ def add_import(ctx: Setting) -> Plan | None:
     if not isinstance(path, str):
         return None
     rng = ctx.rng
-    module = rng.choice(("os", "sys", "json", "re", "math", "time", "random", "csv", "logging", "itertools", "functools", "datetime", "shutil",
-                         "subprocess", "hashlib", "uuid", "argparse", "collections", "typing", "string", "copy", "decimal", ctx.words.noun()))
+    module = rng.choice(
+        (
+            "os",
+            "sys",
+            "json",
+            "re",
+            "math",
+            "time",
+            "random",
+            "csv",
+            "logging",
+            "itertools",
+            "functools",
+            "datetime",
+            "shutil",
+            "subprocess",
+            "hashlib",
+            "uuid",
+            "argparse",
+            "collections",
+            "typing",
+            "string",
+            "copy",
+            "decimal",
+            ctx.words.noun(),
+        )
+    )
     text = ctx.facts.files[path]
     if checks.compiles(text) is False or re.search(rf"\bimport {module}\b", text):
         return None
@@ -312,9 +446,15 @@ def add_import(ctx: Setting) -> Plan | None:
 @goal("add_comment", "addline", 1.0)
 def add_comment(ctx: Setting) -> Plan | None:
     """Put a comment above a definition."""
-    pool = [(item.name, item.path, item.line) for item in ctx.facts.definitions if len(ctx.facts.defined(item.name)) == 1 and not item.name.startswith("_")]
+    pool = [
+        (item.name, item.path, item.line)
+        for item in ctx.facts.definitions
+        if len(ctx.facts.defined(item.name)) == 1 and not item.name.startswith("_")
+    ]
     consts = [item.name for item in ctx.facts.constants]
-    pool += [(item.name, item.path, item.line) for item in ctx.facts.constants if consts.count(item.name) == 1]
+    pool += [
+        (item.name, item.path, item.line) for item in ctx.facts.constants if consts.count(item.name) == 1
+    ]
     pool = [(n, p, line) for n, p, line in pool if (n in consts) + len(ctx.facts.defined(n)) == 1]
     if not pool:
         return None
@@ -326,15 +466,31 @@ def add_comment(ctx: Setting) -> Plan | None:
     sign = "//" if extension(path) in ("js", "ts", "go") else "#"
 
     def play(session: Session) -> tuple[str, str]:
-        real, hit = one_definition(session, name, f"Add the comment {comment} above {name}. Find its definition.")
+        real, hit = one_definition(
+            session, name, f"Add the comment {comment} above {name}. Find its definition."
+        )
         mark = "//" if hit.path.endswith((".js", ".ts", ".go")) else "#"
         old = hit.text.strip()
         lead = hit.text[: len(hit.text) - len(hit.text.lstrip())]
-        change_line(session, hit.path, hit.line, old, f"{mark} {comment}\n{lead}{old}", f"It is at {hit.at}. Add the comment above.")
+        change_line(
+            session,
+            hit.path,
+            hit.line,
+            old,
+            f"{mark} {comment}\n{lead}{old}",
+            f"It is at {hit.at}. Add the comment above.",
+        )
         return "The diff shows it.", f"Added the comment above `{real}` in `{hit.path}` (line {hit.line})."
 
     expected = "\n".join([*lines[: number - 1], f"{indent}{sign} {comment}", *lines[number - 1 :]])
-    return Plan("add_comment", "addline", {"comment": comment, "name": name}, play, _by_squeeze(path, expected), ("def", name))
+    return Plan(
+        "add_comment",
+        "addline",
+        {"comment": comment, "name": name},
+        play,
+        _by_squeeze(path, expected),
+        ("def", name),
+    )
 
 
 @goal("add_const", "addline", 1.4)
@@ -345,14 +501,26 @@ def add_const(ctx: Setting) -> Plan | None:
         return None
     rng, words = ctx.rng, ctx.words
     name = ctx.unused(words.constant)
-    value = rng.choice((str(rng.randint(1, 999)), str(rng.randint(1, 99) / 10), f'"{words.text_value()}"', "True", f"'{words.noun()}'", "False"))
+    value = rng.choice(
+        (
+            str(rng.randint(1, 999)),
+            str(rng.randint(1, 99) / 10),
+            f'"{words.text_value()}"',
+            "True",
+            f"'{words.noun()}'",
+            "False",
+        )
+    )
     shown, line, text = ctx.path(path), f"{name} = {value}", ctx.facts.files[path]
 
     def play(session: Session) -> tuple[str, str]:
         view = open_file(session, shown, f"Add the constant {line} to {shown}. Read it.", limit=40)
         same = next((number for number, row in view.lines if row.startswith(f"{name} =")), None)
         if same is not None:
-            raise Report("It is there already.", f"`{name}` is already defined in `{view.path}`, line {same}. Nothing was changed.")
+            raise Report(
+                "It is there already.",
+                f"`{name}` is already defined in `{view.path}`, line {same}. Nothing was changed.",
+            )
         place_const(session, view, line)
         return "The diff shows it.", f"Added `{line}` to `{view.path}`."
 
@@ -366,7 +534,9 @@ def add_const(ctx: Setting) -> Plan | None:
             return f"{path} was changed otherwise"
         return checks.unchanged(outcome, path)
 
-    return Plan("add_const", "addline", {"name": name, "value": value, "path": shown}, play, check, ("const", name))
+    return Plan(
+        "add_const", "addline", {"name": name, "value": value, "path": shown}, play, check, ("const", name)
+    )
 
 
 def place_const(session: Session, view: View, line: str) -> None:
@@ -375,16 +545,39 @@ def place_const(session: Session, view: View, line: str) -> None:
     if not lines:
         append(session, view, line)
         return
-    stop = next((index for index, (_, text) in enumerate(lines) if re.match(r"(def|class|async def|@|if |for )", text)), len(lines))
-    consts = [(n, text) for n, text in lines[:stop] if re.match(r"[A-Za-z_]\w*(: [^=]+)? = .*[^\[({,]$", text)]
+    stop = next(
+        (
+            index
+            for index, (_, text) in enumerate(lines)
+            if re.match(r"(def|class|async def|@|if |for )", text)
+        ),
+        len(lines),
+    )
+    consts = [
+        (n, text) for n, text in lines[:stop] if re.match(r"[A-Za-z_]\w*(: [^=]+)? = .*[^\[({,]$", text)
+    ]
     if consts:
         number, old = consts[-1]
-        change_line(session, view.path, number, old, f"{old}\n{line}", f"The constants end at line {number}: {old}. Add after it.")
+        change_line(
+            session,
+            view.path,
+            number,
+            old,
+            f"{old}\n{line}",
+            f"The constants end at line {number}: {old}. Add after it.",
+        )
         return
     imports = [(n, text) for n, text in lines[:stop] if text.startswith(("import ", "from "))]
     if imports:
         number, old = imports[-1]
-        change_line(session, view.path, number, old, f"{old}\n\n{line}", f"No constants; the imports end at line {number}. Add after them.")
+        change_line(
+            session,
+            view.path,
+            number,
+            old,
+            f"{old}\n\n{line}",
+            f"No constants; the imports end at line {number}. Add after them.",
+        )
         return
     insert_import(session, view, line)
 
@@ -396,10 +589,27 @@ def add_dep(ctx: Setting) -> Plan | None:
     if not isinstance(path, str):
         return None
     rng = ctx.rng
-    name = rng.choice(("requests", "flask", "numpy", "pandas", "click", "rich", "fastapi", "sqlalchemy", "redis", "boto3", "scipy", ctx.words.noun()))
+    name = rng.choice(
+        (
+            "requests",
+            "flask",
+            "numpy",
+            "pandas",
+            "click",
+            "rich",
+            "fastapi",
+            "sqlalchemy",
+            "redis",
+            "boto3",
+            "scipy",
+            ctx.words.noun(),
+        )
+    )
     if re.search(rf"^{name}\b", ctx.facts.files[path], re.MULTILINE):
         return None
-    package = name + rng.choice(("", "", f"=={rng.randint(1, 9)}.{rng.randint(0, 9)}", f">={rng.randint(1, 9)}.{rng.randint(0, 9)}.0"))
+    package = name + rng.choice(
+        ("", "", f"=={rng.randint(1, 9)}.{rng.randint(0, 9)}", f">={rng.randint(1, 9)}.{rng.randint(0, 9)}.0")
+    )
     shown = ctx.path(path)
 
     def play(session: Session) -> tuple[str, str]:
@@ -418,35 +628,61 @@ def add_dep(ctx: Setting) -> Plan | None:
 @goal("add_key", "addline", 1.4)
 def add_key(ctx: Setting) -> Plan | None:
     """Add a key to a settings file."""
-    path = ctx.choose([path for path in ctx.facts.files if extension(path) in ("json", "toml", "yaml", "yml", "env")])
+    path = ctx.choose(
+        [path for path in ctx.facts.files if extension(path) in ("json", "toml", "yaml", "yml", "env")]
+    )
     if not isinstance(path, str):
         return None
     rng, words, kind = ctx.rng, ctx.words, extension(path)
     key = ctx.unused(words.constant if kind == "env" else words.variable)
-    said = rng.choice((str(rng.randint(0, 999)), rng.choice(("true", "false")), words.noun(), str(rng.randint(1, 99) / 10)))
+    said = rng.choice(
+        (str(rng.randint(0, 999)), rng.choice(("true", "false")), words.noun(), str(rng.randint(1, 99) / 10))
+    )
     is_text = said.isalpha() and said not in ("true", "false")
     value = f'"{said}"' if is_text and kind in ("json", "toml") else said
     shown, text = ctx.path(path), ctx.facts.files[path]
 
     def play(session: Session) -> tuple[str, str]:
-        view = open_end(session, shown, f"Add {key} with {said} to {shown}. Read it.") if kind in ("yaml", "yml", "env") else open_file(
-            session, shown, f"Add {key} with {said} to {shown}. Read it.", limit=40)
+        view = (
+            open_end(session, shown, f"Add {key} with {said} to {shown}. Read it.")
+            if kind in ("yaml", "yml", "env")
+            else open_file(session, shown, f"Add {key} with {said} to {shown}. Read it.", limit=40)
+        )
         ending = extension(view.path)
         if ending == "json":
             number, first = view.lines[0]
             if first.strip() != "{" or len(view.lines) < 3:
-                raise Report("That JSON is not in lines.", f"I cannot safely add a key to `{view.path}`: it is not written in lines.")
+                raise Report(
+                    "That JSON is not in lines.",
+                    f"I cannot safely add a key to `{view.path}`: it is not written in lines.",
+                )
             lead = re.match(r"\s*", view.lines[1][1])[0]  # type: ignore[index]
-            change_line(session, view.path, number, "{", f'{{\n{lead}"{key}": {value},', f"Line {number} opens it. Add the key first, with a comma.")
+            change_line(
+                session,
+                view.path,
+                number,
+                "{",
+                f'{{\n{lead}"{key}": {value},',
+                f"Line {number} opens it. Add the key first, with a comma.",
+            )
         elif ending == "toml":
             number, first = view.lines[0]
-            change_line(session, view.path, number, first, f"{key} = {value}\n{first}", "Add it at the top, before any section.")
+            change_line(
+                session,
+                view.path,
+                number,
+                first,
+                f"{key} = {value}\n{first}",
+                "Add it at the top, before any section.",
+            )
         else:
             append(session, view, f"{key}={value}" if ending == "env" else f"{key}: {value}")
         return "The diff shows it.", f"Added `{key}` with `{value}` to `{view.path}`."
 
     def check(outcome: Outcome) -> str | None:
-        return checks.unchanged(outcome, path) or _key_added(kind, text, outcome.after.get(path, ""), key, value)
+        return checks.unchanged(outcome, path) or _key_added(
+            kind, text, outcome.after.get(path, ""), key, value
+        )
 
     if kind == "json" and (not text.startswith("{\n") or text.count("\n") < 3):
         return None
@@ -473,7 +709,9 @@ def _key_added(kind: str, before: str, after: str, key: str, value: str) -> str 
 @goal("add_list_item", "addline", 1.0)
 def add_list_item(ctx: Setting) -> Plan | None:
     """Append to a list constant."""
-    pool = [item for item in ctx.facts.constants if re.fullmatch(r"\[.+\]", item.value) and len(item.text) < 90]
+    pool = [
+        item for item in ctx.facts.constants if re.fullmatch(r"\[.+\]", item.value) and len(item.text) < 90
+    ]
     names = [item.name for item in ctx.facts.constants]
     pool = [item for item in pool if names.count(item.name) == 1]
     if not pool:
@@ -497,11 +735,15 @@ def add_list_item(ctx: Setting) -> Plan | None:
         old = hit.text.strip()
         at = old.rindex("]")
         fresh = f"{old[:at]}, {value}{old[at:]}"
-        change_line(session, hit.path, hit.line, old, fresh, f"{hit.at} has {old}. Add {value} before the bracket.")
+        change_line(
+            session, hit.path, hit.line, old, fresh, f"{hit.at} has {old}. Add {value} before the bracket."
+        )
         return "The diff shows it.", f"Added `{value}` to `{name}` in `{hit.path}` (line {hit.line})."
 
     check = checks.writes({item.path: checks.replace_line(ctx.facts.files[item.path], item.line, expected)})
-    return Plan("add_list_item", "addline", {"value": said, "name": item.name}, play, check, ("const", item.name))
+    return Plan(
+        "add_list_item", "addline", {"value": said, "name": item.name}, play, check, ("const", item.name)
+    )
 
 
 __all__ = ["constants_of", "keys_of", "quoted"]

@@ -9,7 +9,13 @@ import re
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.facts import Definition
 from k3agent.backend.training.episodes.families.adding import plain_line
-from k3agent.backend.training.episodes.families.functions import code_of, draw_new, said_signature, same_results, thought_of
+from k3agent.backend.training.episodes.families.functions import (
+    code_of,
+    draw_new,
+    said_signature,
+    same_results,
+    thought_of,
+)
 from k3agent.backend.training.episodes.families.read import read_definition, unique_definition
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
@@ -38,7 +44,9 @@ def write_new(session: Session, path: str, content: str, think: str) -> tuple[st
                 f"{path} exists already. I must not replace it unasked.",
                 f"`{path}` already exists; I did not replace it. Shall I overwrite it or use another name?",
             )
-        raise Report("That failed; I stop.", f"I could not create `{path}`: {result.text.removeprefix('Error: ')}")
+        raise Report(
+            "That failed; I stop.", f"I could not create `{path}`: {result.text.removeprefix('Error: ')}"
+        )
     if result.text.startswith("Replaced"):
         return "It replaced a file.", f"Replaced `{path}`."
     return "Created.", f"Created `{path}`."
@@ -47,7 +55,11 @@ def write_new(session: Session, path: str, content: str, think: str) -> tuple[st
 def _maybe_existing(ctx: Setting, path: str) -> tuple[str, bool]:
     """Now and then the file exists already."""
     if ctx.rng.random() < 0.05:
-        same = [other for other in ctx.facts.files if other.rsplit(".", 1)[-1] == path.rsplit(".", 1)[-1] and ctx.facts.files[other].strip()]
+        same = [
+            other
+            for other in ctx.facts.files
+            if other.rsplit(".", 1)[-1] == path.rsplit(".", 1)[-1] and ctx.facts.files[other].strip()
+        ]
         if same:
             return ctx.rng.choice(same), True
     return path, False
@@ -80,14 +92,25 @@ def create_file_lines(ctx: Setting) -> Plan | None:
     rng, words = ctx.rng, ctx.words
     kind = rng.random()
     if ending == "json":
-        lines = json.dumps({words.noun(): rng.choice((rng.randint(1, 99), words.noun(), True)) for _ in range(rng.randint(1, 4))}, indent=2).split("\n")
+        lines = json.dumps(
+            {
+                words.noun(): rng.choice((rng.randint(1, 99), words.noun(), True))
+                for _ in range(rng.randint(1, 4))
+            },
+            indent=2,
+        ).split("\n")
     elif ending == "py" and kind < 0.6:
         func, _ = draw_new(ctx)
         lines = code_of(func).split("\n")
         if rng.random() < 0.4:
             lines = [f"{words.constant()} = {rng.randint(1, 99)}", "", "", *lines]
     elif ending == "md" and kind < 0.7:
-        lines = [f"# {words.title()}", "", words.phrase().capitalize() + ".", *(f"- {words.phrase()}" for _ in range(rng.randint(0, 3)))]
+        lines = [
+            f"# {words.title()}",
+            "",
+            words.phrase().capitalize() + ".",
+            *(f"- {words.phrase()}" for _ in range(rng.randint(0, 3))),
+        ]
     else:
         lines = [plain_line(ctx, path) for _ in range(rng.randint(2, 6))]
     content = "\n".join(lines)
@@ -137,7 +160,14 @@ def _pairs(ctx: Setting, constant: bool) -> tuple[str, list[tuple[str, str]]]:
     pairs: list[tuple[str, str]] = []
     for _ in range(rng.randint(1, 4)):
         name = words.constant() if constant else words.fresh(words.variable)
-        value = rng.choice((str(rng.randint(0, 999)), str(rng.randint(1, 99) / 10), f'"{words.text_value()}"', "True" if constant else "true"))
+        value = rng.choice(
+            (
+                str(rng.randint(0, 999)),
+                str(rng.randint(1, 99) / 10),
+                f'"{words.text_value()}"',
+                "True" if constant else "true",
+            )
+        )
         if " " in value and link == " ":
             value = str(rng.randint(1, 50))
         pairs.append((name, value))
@@ -156,7 +186,14 @@ def create_const_file(ctx: Setting) -> Plan | None:
         done, answer = write_new(session, path, content, f"Create {path} with the constants {names}.")
         return done, answer.removesuffix(".") + f" with {names}."
 
-    return Plan("create_const_file", "create", {"path": path, "pairs": said}, play, checks.writes({path: content}), ("file", path))
+    return Plan(
+        "create_const_file",
+        "create",
+        {"path": path, "pairs": said},
+        play,
+        checks.writes({path: content}),
+        ("file", path),
+    )
 
 
 @goal("create_json", "create", 1.3)
@@ -191,7 +228,9 @@ def create_empty(ctx: Setting) -> Plan | None:
     """Create an empty file."""
     path = new_path(ctx, ctx.rng.choice(ENDINGS))
     if ctx.rng.random() < 0.2:
-        folder = ctx.choose([folder for folder in ctx.facts.folders if f"{folder}/__init__.py" not in ctx.facts.files])
+        folder = ctx.choose(
+            [folder for folder in ctx.facts.folders if f"{folder}/__init__.py" not in ctx.facts.files]
+        )
         path = f"{folder}/__init__.py" if isinstance(folder, str) else path
 
     def play(session: Session) -> tuple[str, str]:
@@ -210,7 +249,9 @@ def create_readme(ctx: Setting) -> Plan | None:
     title = ctx.words.title()
 
     def play(session: Session) -> tuple[str, str]:
-        done, answer = write_new(session, "README.md", f"# {title}", f"Create README.md with the title {title}.")
+        done, answer = write_new(
+            session, "README.md", f"# {title}", f"Create README.md with the title {title}."
+        )
         return done, answer.removesuffix(".") + f" with the title {title}."
 
     check = checks.declines() if exists else checks.writes({"README.md": f"# {title}"})
@@ -237,9 +278,13 @@ def create_test(ctx: Setting) -> Plan | None:
     def play(session: Session) -> tuple[str, str]:
         name, hit, _, _ = read_definition(session, one.name, f"Create the test {path} for {one.name}.")
         command = f'python -c "from {dotted} import {name}; print(repr({name}({args})))"'
-        result = session.call("shell", f"It is in {hit.path}. See what {name}({args}) gives.", command=command)
+        result = session.call(
+            "shell", f"It is in {hit.path}. See what {name}({args}) gives.", command=command
+        )
         if result.is_error or not result.text.endswith("[exit code 0]"):
-            raise Report("I could not run it.", f"I could not run `{name}` to learn its result, so I wrote no test.")
+            raise Report(
+                "I could not run it.", f"I could not run `{name}` to learn its result, so I wrote no test."
+            )
         shown = result.lines[0]
         text = f"from {dotted} import {name}\n\n\ndef test_{name}():\n    assert {name}({args}) == {shown}\n"
         write_new(session, path, text, f"It gives {shown}. Write the test.")
@@ -250,7 +295,12 @@ def create_test(ctx: Setting) -> Plan | None:
 
     def check(outcome: Outcome) -> str | None:
         after = outcome.after.get(path, "")
-        if "def test_" not in after or one.name not in after or "assert" not in after or not checks.compiles(after):
+        if (
+            "def test_" not in after
+            or one.name not in after
+            or "assert" not in after
+            or not checks.compiles(after)
+        ):
             return f"{path} is missing or no test"
         return checks.unchanged(outcome, path)
 
@@ -268,7 +318,13 @@ def _known_case(ctx: Setting, one: Definition) -> tuple[str, str] | None:
         exec(compile(ast.Module([node], []), "file", "exec"), scope)  # type: ignore[list-item]
     except Exception:
         return None
-    for values in (("3", "4", "5"), ("'ab'", "'b'", "'c'"), ("[1, 2, 3]", "2", "3"), ("['a', 'bb']", "1", "2"), ("{'a': 1}", "'a'", "0")):
+    for values in (
+        ("3", "4", "5"),
+        ("'ab'", "'b'", "'c'"),
+        ("[1, 2, 3]", "2", "3"),
+        ("['a', 'bb']", "1", "2"),
+        ("{'a': 1}", "'a'", "0"),
+    ):
         args = ", ".join(values[: len(one.params)])
         if len(one.params) > 3:
             return None

@@ -35,7 +35,9 @@ def add_heading(ctx: Setting) -> Plan | None:
         rows = [row for row in after.splitlines() if re.fullmatch(rf"#{{1,4}} {re.escape(title)}", row)]
         if len(rows) != 1:
             return f"{path} lacks the heading {title}"
-        return checks.unchanged(outcome, path) or (None if squeeze(after.replace(rows[0], "")) == squeeze(text) else "other lines changed")
+        return checks.unchanged(outcome, path) or (
+            None if squeeze(after.replace(rows[0], "")) == squeeze(text) else "other lines changed"
+        )
 
     return Plan("add_heading", "addline", {"text": title, "path": shown}, play, check, ("file", path))
 
@@ -62,17 +64,28 @@ def add_bullet(ctx: Setting) -> Plan | None:
         box = " [ ]" if match[3] else ""
         old = row.strip()
         fresh = f"{match[2]}{box} {item}"
-        change_line(session, view.path, number, old, f"{old}\n{match[1]}{fresh}", f"The last item is line {number}: {old}. Add {fresh} after it.")
+        change_line(
+            session,
+            view.path,
+            number,
+            old,
+            f"{old}\n{match[1]}{fresh}",
+            f"The last item is line {number}: {old}. Add {fresh} after it.",
+        )
         return "The diff shows it.", f"Added `{fresh}` to the list in `{view.path}`."
 
     def check(outcome: Outcome) -> str | None:
         after = outcome.after.get(path, "")
-        rows = [row for row in after.splitlines() if re.fullmatch(rf"\s*[-*+]( \[ \])? {re.escape(item)}", row)]
+        rows = [
+            row for row in after.splitlines() if re.fullmatch(rf"\s*[-*+]( \[ \])? {re.escape(item)}", row)
+        ]
         if len(rows) != 1:
             return f"{path} lacks the bullet {item}"
         rest = after.splitlines()
         rest.remove(rows[0])
-        return checks.unchanged(outcome, path) or (None if squeeze("\n".join(rest)) == squeeze(text) else "other lines changed")
+        return checks.unchanged(outcome, path) or (
+            None if squeeze("\n".join(rest)) == squeeze(text) else "other lines changed"
+        )
 
     return Plan("add_bullet", "addline", {"text": item, "path": shown}, play, check, ("file", path))
 
@@ -101,15 +114,27 @@ def tick_checkbox(ctx: Setting) -> Plan | None:
         real, rows = search_file(session, shown, esc(said), f"Tick {said} in {shown}. Find it.")
         rows = [row for row in rows if BULLET.match(row.text)]
         if not rows:
-            raise Report(f"{real} has no such item.", f"There is no checkbox `{said}` in `{real}`. Nothing was changed.")
+            raise Report(
+                f"{real} has no such item.",
+                f"There is no checkbox `{said}` in `{real}`. Nothing was changed.",
+            )
         if len(rows) > 1:
-            raise Report("Several fit.", f"Several items of `{real}` contain `{said}`: lines {', '.join(str(r.line) for r in rows)}. Which one?")
+            raise Report(
+                "Several fit.",
+                f"Several items of `{real}` contain `{said}`: lines {', '.join(str(r.line) for r in rows)}. Which one?",
+            )
         old = rows[0].text.strip()
         if "[ ]" not in old:
-            raise Report("It is ticked already.", f"`{said}` is already ticked in `{real}`; nothing to change.")
+            raise Report(
+                "It is ticked already.", f"`{said}` is already ticked in `{real}`; nothing to change."
+            )
         fresh = old.replace("[ ]", "[x]", 1)
-        change_line(session, real, rows[0].line, old, fresh, f"Line {rows[0].line} is {old}. It becomes {fresh}.")
+        change_line(
+            session, real, rows[0].line, old, fresh, f"Line {rows[0].line} is {old}. It becomes {fresh}."
+        )
         return "The diff shows it.", f"Ticked `{said}` in `{real}` (line {rows[0].line})."
 
-    check = checks.writes({path: checks.replace_line(ctx.facts.files[path], number, line.replace("[ ]", "[x]", 1))})
+    check = checks.writes(
+        {path: checks.replace_line(ctx.facts.files[path], number, line.replace("[ ]", "[x]", 1))}
+    )
     return Plan("tick_checkbox", "addline", {"text": said, "path": shown}, play, check, ("file", path))

@@ -59,7 +59,9 @@ def rest_is_kept(before: str, after: str, name: str, owner: str = "") -> bool:
     body = tree.body
     if owner:
         body = next((node.body for node in body if isinstance(node, ast.ClassDef) and node.name == owner), [])
-    node = next((node for node in reversed(body) if isinstance(node, ast.FunctionDef) and node.name == name), None)
+    node = next(
+        (node for node in reversed(body) if isinstance(node, ast.FunctionDef) and node.name == name), None
+    )
     if node is None:
         return False
     lines = after.splitlines()
@@ -68,6 +70,7 @@ def rest_is_kept(before: str, after: str, name: str, owner: str = "") -> bool:
 
 def writes_function(path: str, before: str, func: Func) -> Check:
     """The file got the function, working, and nothing else changed."""
+
     def check(outcome: Outcome) -> str | None:
         after = outcome.after.get(path, "")
         if not same_results(after, func):
@@ -109,9 +112,13 @@ def add_func(ctx: Setting) -> Plan | None:
     slots = {"signature": said_signature(ctx, func), "path": shown, "body_words": words}
 
     def play(session: Session) -> tuple[str, str]:
-        view = open_end(session, shown, f"Add the function {func.signature} to {shown}. It {words}. Read the file.")
+        view = open_end(
+            session, shown, f"Add the function {func.signature} to {shown}. It {words}. Read the file."
+        )
         if any(re.match(rf"def {re.escape(func.name)}\b", row) for _, row in view.lines):
-            raise Report("It is there already.", f"`{func.name}` already exists in `{view.path}`. Nothing was changed.")
+            raise Report(
+                "It is there already.", f"`{func.name}` already exists in `{view.path}`. Nothing was changed."
+            )
         session.lead = thought_of(func, f"{func.name} {words}.")
         append(session, view, code_of(func), gap=2)
         return "The diff shows it.", f"Added `{func.signature}` to `{view.path}`; it {words}."
@@ -125,7 +132,13 @@ def _classes(ctx: Setting) -> list[Definition]:
         if item.kind != "class" or not item.path.endswith(".py") or len(ctx.facts.defined(item.name)) > 1:
             continue
         text = "\n".join(ctx.facts.files[item.path].splitlines()[item.line - 1 : item.end])
-        if "\t" not in text and "Enum" not in text and "__init__" in text and "\r" not in text and item.end - item.line < 28:
+        if (
+            "\t" not in text
+            and "Enum" not in text
+            and "__init__" in text
+            and "\r" not in text
+            and item.end - item.line < 28
+        ):
             found.append(item)
     return found
 
@@ -145,20 +158,30 @@ def add_method(ctx: Setting) -> Plan | None:
     rng, words = ctx.rng, ctx.words
     scope = {f"self.{name}": rng.choice(("int", "str")) for name in fields}
     params = {words.variable(): rng.choice(("int", "str")) for _ in range(rng.choice((0, 0, 1)))}
-    expr = Grammar(rng, words, {**scope, **params}).make(rng.choice(("int", "str", "bool")), rng.choice((0, 1, 1, 2)))
+    expr = Grammar(rng, words, {**scope, **params}).make(
+        rng.choice(("int", "str", "bool")), rng.choice((0, 1, 1, 2))
+    )
     if "self." not in expr.code or len(expr.words) > 90:
         return None
     name = ctx.unused(words.function)
     used = [param for param in params if re.search(rf"\b{param}\b", expr.code)]
     has_self = rng.random() < 0.6
     signature = f"{name}({', '.join([*(['self'] if has_self else []), *used])})"
-    described = expr.words if rng.random() < 0.6 else expr.words.replace("self.", "the ") if len(fields) else expr.words
+    described = (
+        expr.words
+        if rng.random() < 0.6
+        else expr.words.replace("self.", "the ")
+        if len(fields)
+        else expr.words
+    )
     said = f"returns {described}"
     head = f"def {name}({', '.join(['self', *used])}):"
     wanted = f"return {expr.code}"
 
     def play(session: Session) -> tuple[str, str]:
-        _, hit, view, lines = read_definition(session, item.name, f"Add the method {signature} to {item.name}. It {said}.", "class ")
+        _, hit, view, lines = read_definition(
+            session, item.name, f"Add the method {signature} to {item.name}. It {said}.", "class "
+        )
         if any(re.match(rf"\s*def {re.escape(name)}\b", row) for _, row in lines):
             raise Report("It is there already.", f"`{item.name}` already has `{name}`. Nothing was changed.")
         number, last = lines[-1]
@@ -188,7 +211,11 @@ def _one_line(ctx: Setting, *kinds: str) -> tuple[Definition, str] | None:
     if one is None:
         return None
     head = ctx.facts.files[one.path].splitlines()[one.line - 1]
-    if not re.match(r"\s*(async )?def \w+\(.*\).*:$", head) or len(head) > 110 or head.count("(") != head.count(")"):
+    if (
+        not re.match(r"\s*(async )?def \w+\(.*\).*:$", head)
+        or len(head) > 110
+        or head.count("(") != head.count(")")
+    ):
         return None
     return one, head
 
@@ -202,7 +229,9 @@ def add_param(ctx: Setting) -> Plan | None:
     one, head = found
     rng, words = ctx.rng, ctx.words
     param = words.variable()
-    default = rng.choice((str(rng.randint(0, 60)), "None", "False", "True", f"'{words.noun()}'", f'"{words.noun()}"', "0"))
+    default = rng.choice(
+        (str(rng.randint(0, 60)), "None", "False", "True", f"'{words.noun()}'", f'"{words.noun()}"', "0")
+    )
     if param in one.params or "*" in head or re.search(r"\) ->", head) or "/" in head:
         return None
 
@@ -211,15 +240,31 @@ def add_param(ctx: Setting) -> Plan | None:
         return f"{line[:at]}{'' if line[at - 1] == '(' else ', '}{param}={default}{line[at:]}"
 
     def play(session: Session) -> tuple[str, str]:
-        name, hit = one_definition(session, one.name, f"Add the parameter {param}={default} to {one.name}. Find its definition.")
+        name, hit = one_definition(
+            session, one.name, f"Add the parameter {param}={default} to {one.name}. Find its definition."
+        )
         if re.search(rf"[(,]\s*{re.escape(param)}\b", hit.text):
-            raise Report("It has it already.", f"`{name}` already has a parameter `{param}`. Nothing was changed.")
+            raise Report(
+                "It has it already.", f"`{name}` already has a parameter `{param}`. Nothing was changed."
+            )
         old = hit.text.strip()
-        change_line(session, hit.path, hit.line, old, grow(old), f"{hit.at} has {old}. Put {param}={default} last.")
-        return "The diff shows it.", f"Added `{param}={default}` to `{name}` in `{hit.path}` (line {hit.line})."
+        change_line(
+            session, hit.path, hit.line, old, grow(old), f"{hit.at} has {old}. Put {param}={default} last."
+        )
+        return (
+            "The diff shows it.",
+            f"Added `{param}={default}` to `{name}` in `{hit.path}` (line {hit.line}).",
+        )
 
     check = checks.writes({one.path: checks.replace_line(ctx.facts.files[one.path], one.line, grow(head))})
-    return Plan("add_param", "addfunc", {"name": one.name, "param": param, "default": default}, play, check, ("def", one.name))
+    return Plan(
+        "add_param",
+        "addfunc",
+        {"name": one.name, "param": param, "default": default},
+        play,
+        check,
+        ("def", one.name),
+    )
 
 
 @goal("add_docstring", "addfunc", 1.3)
@@ -240,14 +285,28 @@ def add_docstring(ctx: Setting) -> Plan | None:
     said = ctx.words.phrase().capitalize() + ctx.rng.choice((".", ".", ""))
 
     def play(session: Session) -> tuple[str, str]:
-        name, hit = one_definition(session, one.name, f"Add the docstring {said} to {one.name}. Find its definition.")
-        view = open_file(session, hit.path, f"It is at {hit.at}. Read what follows.", offset=hit.line, limit=4)
+        name, hit = one_definition(
+            session, one.name, f"Add the docstring {said} to {one.name}. Find its definition."
+        )
+        view = open_file(
+            session, hit.path, f"It is at {hit.at}. Read what follows.", offset=hit.line, limit=4
+        )
         follow = view.lines[1][1]
         if follow.strip().startswith(('"""', "'''", '"', "'")):
-            raise Report("It has a docstring already.", f"`{name}` already has a docstring: `{follow.strip()}`. Nothing was changed.")
+            raise Report(
+                "It has a docstring already.",
+                f"`{name}` already has a docstring: `{follow.strip()}`. Nothing was changed.",
+            )
         lead = follow[: len(follow) - len(follow.lstrip())]
         old = hit.text.strip()
-        change_line(session, hit.path, hit.line, old, f'{old}\n{lead}"""{said}"""', "It has no docstring. Add it below the first line.")
+        change_line(
+            session,
+            hit.path,
+            hit.line,
+            old,
+            f'{old}\n{lead}"""{said}"""',
+            "It has no docstring. Add it below the first line.",
+        )
         return "The diff shows it.", f"Added the docstring to `{name}` in `{hit.path}`."
 
     lead = first[: len(first) - len(first.lstrip())]
@@ -280,11 +339,28 @@ def play_delete_def(session: Session, wanted: str) -> tuple[str, str]:
         end -= 1
     block = [row for _, row in view.lines[index:end]]
     if len(block) > 24:
-        raise Report("It is too long for me.", f"`{name}` in `{hit.path}` is longer than I can safely delete. Nothing was changed.")
+        raise Report(
+            "It is too long for me.",
+            f"`{name}` in `{hit.path}` is longer than I can safely delete. Nothing was changed.",
+        )
     first, last = view.lines[index][0], view.lines[end - 1][0]
-    result = session.call("edit", f"It is lines {first} to {last}. Remove them.", path=hit.path, old="\n".join(block) + "\n", new="", line=first)
+    result = session.call(
+        "edit",
+        f"It is lines {first} to {last}. Remove them.",
+        path=hit.path,
+        old="\n".join(block) + "\n",
+        new="",
+        line=first,
+    )
     if result.is_error:
-        result = session.call("edit", "The last line has no line end. Leave it out.", path=hit.path, old="\n".join(block), new="", line=first)
+        result = session.call(
+            "edit",
+            "The last line has no line end. Leave it out.",
+            path=hit.path,
+            old="\n".join(block),
+            new="",
+            line=first,
+        )
     if result.is_error:
         raise Report("It failed again; I stop.", f"I could not delete `{name}`. Nothing was changed.")
     left = hits(session.call("grep", f"Is {name} still used?", pattern=rf"\b{esc(name)}\b"))

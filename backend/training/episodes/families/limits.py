@@ -37,7 +37,13 @@ def asks(outcome: Outcome) -> str | None:
 @goal("refuse_out_of_scope", "refuse", 2.0)
 def refuse_out_of_scope(ctx: Setting) -> Plan | None:
     """Too big or elsewhere."""
-    return _spoken("refuse_out_of_scope", "refuse", "That is beyond what I can do. Say so and what I can do.", CANNOT, checks.declines())
+    return _spoken(
+        "refuse_out_of_scope",
+        "refuse",
+        "That is beyond what I can do. Say so and what I can do.",
+        CANNOT,
+        checks.declines(),
+    )
 
 
 @goal("vague", "refuse", 1.6)
@@ -55,13 +61,25 @@ def greet(ctx: Setting) -> Plan | None:
 @goal("who_are_you", "chat", 1.0)
 def who_are_you(ctx: Setting) -> Plan | None:
     """Who are you."""
-    return _spoken("who_are_you", "chat", "They ask who I am.", WHO, lambda o: checks.unchanged(o) or checks.says(o, "k3agent"))
+    return _spoken(
+        "who_are_you",
+        "chat",
+        "They ask who I am.",
+        WHO,
+        lambda o: checks.unchanged(o) or checks.says(o, "k3agent"),
+    )
 
 
 @goal("what_can_you_do", "chat", 1.0)
 def what_can_you_do(ctx: Setting) -> Plan | None:
     """What can you do."""
-    return _spoken("what_can_you_do", "chat", "They ask what I can do.", SKILLS, lambda o: checks.unchanged(o) or checks.says(o, "files"))
+    return _spoken(
+        "what_can_you_do",
+        "chat",
+        "They ask what I can do.",
+        SKILLS,
+        lambda o: checks.unchanged(o) or checks.says(o, "files"),
+    )
 
 
 @goal("thanks", "chat", 0.8)
@@ -73,15 +91,58 @@ def thanks(ctx: Setting) -> Plan | None:
 @goal("unrelated", "chat", 1.2)
 def unrelated(ctx: Setting) -> Plan | None:
     """A question that has nothing to do with the project."""
-    return _spoken("unrelated", "chat", "That has nothing to do with this project. Say so.", UNRELATED, checks.declines())
+    return _spoken(
+        "unrelated", "chat", "That has nothing to do with this project. Say so.", UNRELATED, checks.declines()
+    )
 
 
 GHOSTLY = (
-    "where_defined", "where_defined_kind", "where_used", "show_def", "show_file", "head_file", "explain", "returns", "params", "value_of",
-    "key_value", "count_lines", "imports_of", "find_file", "set_const", "set_const_in", "set_const_from", "set_key", "flip_flag", "flip_off",
-    "rename", "rename_kind", "rename_in", "rename_file", "move_file", "delete_file", "replace_text", "replace_text_all", "add_line_end", "add_line_start",
-    "add_after", "add_before", "add_import", "add_comment", "add_docstring", "add_const", "delete_line", "delete_def", "add_param", "add_func",
-    "add_method", "add_key", "add_bullet", "tick_checkbox", "add_list_item", "find_text",
+    "where_defined",
+    "where_defined_kind",
+    "where_used",
+    "show_def",
+    "show_file",
+    "head_file",
+    "explain",
+    "returns",
+    "params",
+    "value_of",
+    "key_value",
+    "count_lines",
+    "imports_of",
+    "find_file",
+    "set_const",
+    "set_const_in",
+    "set_const_from",
+    "set_key",
+    "flip_flag",
+    "flip_off",
+    "rename",
+    "rename_kind",
+    "rename_in",
+    "rename_file",
+    "move_file",
+    "delete_file",
+    "replace_text",
+    "replace_text_all",
+    "add_line_end",
+    "add_line_start",
+    "add_after",
+    "add_before",
+    "add_import",
+    "add_comment",
+    "add_docstring",
+    "add_const",
+    "delete_line",
+    "delete_def",
+    "add_param",
+    "add_func",
+    "add_method",
+    "add_key",
+    "add_bullet",
+    "tick_checkbox",
+    "add_list_item",
+    "find_text",
 )
 
 
@@ -113,10 +174,19 @@ def missing(ctx: Setting) -> Plan | None:
 
 def _known(ctx: Setting, plan: Plan) -> bool:
     """Whether the thing asked for happens to exist here."""
-    first = plan.slots.get("path") or plan.slots.get("old_path") or plan.slots.get("name") or plan.slots.get("old") or plan.slots.get("text") or ""
+    first = (
+        plan.slots.get("path")
+        or plan.slots.get("old_path")
+        or plan.slots.get("name")
+        or plan.slots.get("old")
+        or plan.slots.get("text")
+        or ""
+    )
     first = first.removeprefix("./").rsplit("/", 1)[-1]
     return any(first.lower() in text.lower() for text in ctx.facts.files.values()) or any(
-        path.rsplit("/", 1)[-1].lower() == first.lower() or path.rsplit("/", 1)[-1].rsplit(".", 1)[0].lower() == first.lower() for path in ctx.facts.files
+        path.rsplit("/", 1)[-1].lower() == first.lower()
+        or path.rsplit("/", 1)[-1].rsplit(".", 1)[0].lower() == first.lower()
+        for path in ctx.facts.files
     )
 
 
@@ -130,11 +200,19 @@ def _altered(ctx: Setting) -> tuple[Facts, str] | None:
         stem, dot, ending = base.rpartition(".")
         if not dot or len(stem) < 3 or "__init__" in stem:
             return None
-        name = rng.choice((stem + "s", f"{stem}_{words.noun()}", f"{words.noun()}_{stem}", words.noun())) + dot + ending
+        name = (
+            rng.choice((stem + "s", f"{stem}_{words.noun()}", f"{words.noun()}_{stem}", words.noun()))
+            + dot
+            + ending
+        )
         if any(other.rsplit("/", 1)[-1] == name or name.rsplit(".", 1)[0] in other for other in files):
             return None
-        return Facts({(path[: -len(base)] + name if other == path else other): text for other, text in files.items()}), name
-    names = [item.name for item in ctx.facts.definitions] + [item.name for item in [*ctx.facts.constants, *ctx.facts.keys]]
+        return Facts(
+            {(path[: -len(base)] + name if other == path else other): text for other, text in files.items()}
+        ), name
+    names = [item.name for item in ctx.facts.definitions] + [
+        item.name for item in [*ctx.facts.constants, *ctx.facts.keys]
+    ]
     names = [name for name in names if len(name) > 4 and not name.startswith("_")]
     if not names:
         return None

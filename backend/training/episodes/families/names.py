@@ -7,7 +7,17 @@ from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.policy import (
-    Hit, base_name, change_line, esc, hits, is_definition, near_names, quoted, same_file, search_file, several,
+    Hit,
+    base_name,
+    change_line,
+    esc,
+    hits,
+    is_definition,
+    near_names,
+    quoted,
+    same_file,
+    search_file,
+    several,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
@@ -30,7 +40,11 @@ def by_path(found: list[Hit]) -> dict[str, list[Hit]]:
 def play_rename(session: Session, old: str, new: str, kind: str = "") -> tuple[str, str]:
     """Rename in all files, keeping longer names that contain the old one."""
     what = f"{kind} " if kind else ""
-    found = hits(session.call("grep", f"Rename {what}{old} to {new}. Find {old} as a whole word.", pattern=rf"\b{esc(old)}\b"))
+    found = hits(
+        session.call(
+            "grep", f"Rename {what}{old} to {new}. Find {old} as a whole word.", pattern=rf"\b{esc(old)}\b"
+        )
+    )
     if not found:
         old = near_names(session, old, what=what)
         found = hits(session.call("grep", f"It is written {old}.", pattern=rf"\b{esc(old)}\b"))
@@ -44,7 +58,11 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
     think = f"{len(found)} lines in {several(list(table), 6)}. Are there longer names with {old}, or {new} already?"
     scope = {"path": only} if only else {}
     others = hits(session.call("grep", think, pattern=pattern, **scope))
-    taken = [hit for hit in others if re.search(rf"\b{re.escape(new)}\b", hit.text) and is_definition(new, hit.text)]
+    taken = [
+        hit
+        for hit in others
+        if re.search(rf"\b{re.escape(new)}\b", hit.text) and is_definition(new, hit.text)
+    ]
     if taken:
         raise Report(
             f"{new} is already defined at {taken[0].at}. I must ask.",
@@ -53,16 +71,30 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
     longer = {hit.path for hit in others if re.search(rf"\w{re.escape(old)}|{re.escape(old)}\w", hit.text)}
     for path, rows in table.items():
         if path not in longer:
-            result = session.call("edit", f"{path}: only {old} itself. Replace all.", path=path, old=old, new=new, all=True)
+            result = session.call(
+                "edit", f"{path}: only {old} itself. Replace all.", path=path, old=old, new=new, all=True
+            )
             if result.is_error:
-                raise Report("That failed; I stop.", f"I could not change `{path}`: {result.text.removeprefix('Error: ')}")
+                raise Report(
+                    "That failed; I stop.",
+                    f"I could not change `{path}`: {result.text.removeprefix('Error: ')}",
+                )
             continue
         for row in rows:
             line, fresh = row.text.strip(), swap_word(row.text.strip(), old, new)
-            change_line(session, path, row.line, line, fresh, f"{path} has longer names too. Change line {row.line} alone.")
+            change_line(
+                session,
+                path,
+                row.line,
+                line,
+                fresh,
+                f"{path} has longer names too. Change line {row.line} alone.",
+            )
     left = hits(session.call("grep", f"All edited. Is any {old} left?", pattern=rf"\b{esc(old)}\b", **scope))
     if left:
-        raise Report(f"Some are left: {left[0].at}.", f"`{old}` still occurs in {quoted([hit.at for hit in left])}.")
+        raise Report(
+            f"Some are left: {left[0].at}.", f"`{old}` still occurs in {quoted([hit.at for hit in left])}."
+        )
     files = list(table)
     number = "1 file" if len(files) == 1 else f"{len(files)} files"
     return "None left.", f"Renamed `{old}` to `{new}` in {number}: {quoted(files, 10)}."
@@ -80,7 +112,11 @@ def new_name(ctx: Setting, old: str) -> str:
         parts = words.function_words() if rng.random() < 0.7 else [words.adjective(), words.noun()]
         if rng.random() < 0.2 and "_" in old:
             kept = old.split("_")
-            return "_".join([*kept[:-1], words.noun()]) if rng.random() < 0.5 else "_".join([words.verb(), *kept[1:]])
+            return (
+                "_".join([*kept[:-1], words.noun()])
+                if rng.random() < 0.5
+                else "_".join([words.verb(), *kept[1:]])
+            )
         is_camel = re.search(r"[a-z][A-Z]", old)
         return camel(parts) if is_camel else "_".join(parts)
 
@@ -92,16 +128,25 @@ def new_name(ctx: Setting, old: str) -> str:
 
 def _renamable(ctx: Setting) -> tuple[str, str] | None:
     """A (name, kind) worth renaming."""
-    pool = [(item.name, item.kind) for item in ctx.facts.definitions if not item.name.startswith(("_", "test"))]
+    pool = [
+        (item.name, item.kind) for item in ctx.facts.definitions if not item.name.startswith(("_", "test"))
+    ]
     pool += [(item.name, ctx.rng.choice(("constant", "variable"))) for item in ctx.facts.constants]
     if ctx.rng.random() < 0.1:
-        pool += [(name, "parameter") for item in ctx.facts.definitions for name in item.params if len(name) > 3] * 2
+        pool += [
+            (name, "parameter") for item in ctx.facts.definitions for name in item.params if len(name) > 3
+        ] * 2
     if not pool:
         return None
     for _ in range(4):
         name, kind = ctx.rng.choice(pool)
         lines = ctx.facts.word_lines(name)
-        if len(name) > 2 and 1 <= len(lines) <= 12 and len({path for path, _, _ in lines}) <= 5 and all(len(line) < 200 for _, _, line in lines):
+        if (
+            len(name) > 2
+            and 1 <= len(lines) <= 12
+            and len({path for path, _, _ in lines}) <= 5
+            and all(len(line) < 200 for _, _, line in lines)
+        ):
             if len(lines) == 1 and ctx.rng.random() < 0.6:
                 continue
             return name, kind
@@ -127,12 +172,22 @@ def rename(ctx: Setting) -> Plan | None:
     if kind == "parameter" and ctx.rng.random() < 0.5:
         return None
     taken = ctx.rng.random() < 0.03
-    others = [item.name for item in ctx.facts.definitions if item.name != old and not item.name.startswith("_")]
+    others = [
+        item.name for item in ctx.facts.definitions if item.name != old and not item.name.startswith("_")
+    ]
     if taken and others:
         new = ctx.rng.choice(others)
-        return Plan("rename", "rename", {"old": old, "new": new}, lambda s: play_rename(s, old, new), checks.declines())
+        return Plan(
+            "rename",
+            "rename",
+            {"old": old, "new": new},
+            lambda s: play_rename(s, old, new),
+            checks.declines(),
+        )
     check = checks.writes(_expected(ctx, old, new))
-    return Plan("rename", "rename", {"old": old, "new": new}, lambda s: play_rename(s, old, new), check, ("def", new))
+    return Plan(
+        "rename", "rename", {"old": old, "new": new}, lambda s: play_rename(s, old, new), check, ("def", new)
+    )
 
 
 @goal("rename_kind", "rename", 2.0)
@@ -144,7 +199,14 @@ def rename_kind(ctx: Setting) -> Plan | None:
     old, kind = found
     new = new_name(ctx, old)
     check = checks.writes(_expected(ctx, old, new))
-    return Plan("rename_kind", "rename", {"kind": kind, "old": old, "new": new}, lambda s: play_rename(s, old, new, kind), check, ("def", new))
+    return Plan(
+        "rename_kind",
+        "rename",
+        {"kind": kind, "old": old, "new": new},
+        lambda s: play_rename(s, old, new, kind),
+        check,
+        ("def", new),
+    )
 
 
 @goal("rename_in", "rename", 1.2)
@@ -158,7 +220,9 @@ def rename_in(ctx: Setting) -> Plan | None:
     new, shown = new_name(ctx, old), ctx.path(path)
 
     def play(session: Session) -> tuple[str, str]:
-        real, rows = search_file(session, shown, rf"\b{esc(old)}\b", f"Rename {old} to {new} in {shown} only. Find {old} there.")
+        real, rows = search_file(
+            session, shown, rf"\b{esc(old)}\b", f"Rename {old} to {new} in {shown} only. Find {old} there."
+        )
         if not rows:
             raise Report(f"{real} has no {old}.", f"There is no `{old}` in `{real}`. Nothing was changed.")
         return rename_hits(session, old, new, rows, real)
@@ -171,7 +235,10 @@ def run_shell(session: Session, think: str, command: str, what: str) -> str:
     """A command that must work; a report where it does not."""
     result = session.call("shell", think, command=command)
     if result.is_error:
-        raise Report("The shell is not allowed.", f"I may not run commands here, so I could not {what}. Nothing was changed.")
+        raise Report(
+            "The shell is not allowed.",
+            f"I may not run commands here, so I could not {what}. Nothing was changed.",
+        )
     if not result.text.endswith("[exit code 0]"):
         raise Report("The command failed.", f"I could not {what}: {result.lines[0]}")
     return result.text
@@ -185,18 +252,28 @@ def find_both(session: Session, old: str, new: str, think: str) -> str:
     fitting = [row for row in rows if same_file(old, row) and not row.endswith("/")]
     exact = [row for row in fitting if row == old.removeprefix("./")]
     if new in rows:
-        raise Report(f"{new} exists already.", f"`{new}` already exists. Nothing was changed. Which other name shall I use?")
+        raise Report(
+            f"{new} exists already.",
+            f"`{new}` already exists. Nothing was changed. Which other name shall I use?",
+        )
     if exact or len(fitting) == 1:
         return (exact or fitting)[0]
     if fitting:
-        raise Report(f"{len(fitting)} files fit.", f"There are several files of that name: {quoted(fitting)}. Which one do you mean?")
+        raise Report(
+            f"{len(fitting)} files fit.",
+            f"There are several files of that name: {quoted(fitting)}. Which one do you mean?",
+        )
     raise Report(f"There is no {old}.", f"There is no `{old}` in this project. Nothing was changed.")
 
 
 def update_imports(session: Session, old: str, new: str) -> list[str]:
     """After a Python file got a new name, adapt the lines that import it; the files changed."""
     was, now = base_name(old).removesuffix(".py"), base_name(new).removesuffix(".py")
-    found = hits(session.call("grep", f"Who imports {was}?", pattern=rf"^\s*(import|from) .*\b{esc(was)}\b", glob="*.py"))
+    found = hits(
+        session.call(
+            "grep", f"Who imports {was}?", pattern=rf"^\s*(import|from) .*\b{esc(was)}\b", glob="*.py"
+        )
+    )
     changed: list[str] = []
     for hit in found:
         line = hit.text.strip()
@@ -210,19 +287,37 @@ def update_imports(session: Session, old: str, new: str) -> list[str]:
         change_line(session, hit.path, hit.line, line, fresh, f"{hit.at} imports it. {was} becomes {now}.")
         changed.append(hit.path)
         if line.startswith("import ") or fresh.endswith(f" import {now}"):
-            uses = hits(session.call("grep", f"{hit.path} uses it as {was}. Find those places.", pattern=rf"\b{esc(was)}\.", path=hit.path))
+            uses = hits(
+                session.call(
+                    "grep",
+                    f"{hit.path} uses it as {was}. Find those places.",
+                    pattern=rf"\b{esc(was)}\.",
+                    path=hit.path,
+                )
+            )
             for use in uses:
                 text = use.text.strip()
                 if re.match(r"(import|from) ", text):
                     continue
-                change_line(session, use.path, use.line, text, swap_word(text, was, now), f"Line {use.line}: {was} becomes {now}.")
+                change_line(
+                    session,
+                    use.path,
+                    use.line,
+                    text,
+                    swap_word(text, was, now),
+                    f"Line {use.line}: {was} becomes {now}.",
+                )
     return list(dict.fromkeys(changed))
 
 
 @goal("rename_file", "rename", 1.5, level=1)
 def rename_file(ctx: Setting) -> Plan | None:
     """Give a file another name."""
-    pool = [path for path in ctx.facts.files if "__init__" not in path and path != "Makefile" and not base_name(path).startswith("test_")]
+    pool = [
+        path
+        for path in ctx.facts.files
+        if "__init__" not in path and path != "Makefile" and not base_name(path).startswith("test_")
+    ]
     path = ctx.choose(sorted(pool))
     if not isinstance(path, str):
         return None
@@ -239,10 +334,20 @@ def rename_file(ctx: Setting) -> Plan | None:
         named = base_name(target)
 
     def play(session: Session) -> tuple[str, str]:
-        old = find_both(session, shown, named, f"Rename the file {shown} to {named}. Find it, and see that {base_name(named)} is free.")
+        old = find_both(
+            session,
+            shown,
+            named,
+            f"Rename the file {shown} to {named}. Find it, and see that {base_name(named)} is free.",
+        )
         home = old[: -len(base_name(old))]
         new = named if "/" in named else home + named
-        run_shell(session, f"It is {old}. Move it to {new}.", f"mv {shlex.quote(old)} {shlex.quote(new)}", f"rename `{old}`")
+        run_shell(
+            session,
+            f"It is {old}. Move it to {new}.",
+            f"mv {shlex.quote(old)} {shlex.quote(new)}",
+            f"rename `{old}`",
+        )
         changed = update_imports(session, old, new) if old.endswith(".py") else []
         tail = f" Imports adapted in {quoted(changed)}." if changed else ""
         return "Done.", f"Renamed `{old}` to `{new}`.{tail}"
@@ -252,25 +357,40 @@ def rename_file(ctx: Setting) -> Plan | None:
     def check(outcome: Outcome) -> str | None:
         importers = {p for p, _, line in lines if re.match(r"\s*(import|from) ", line)}
         for other in importers:
-            if re.search(rf"^\s*(import|from) [\w.]*\b{re.escape(stem)}\b", outcome.after.get(other, ""), re.MULTILINE):
+            if re.search(
+                rf"^\s*(import|from) [\w.]*\b{re.escape(stem)}\b", outcome.after.get(other, ""), re.MULTILINE
+            ):
                 return f"{other} still imports the old name"
-        wrong = checks.writes(expected)(Outcome({k: v for k, v in outcome.before.items() if k not in importers},
-                                                {k: v for k, v in outcome.after.items() if k not in importers}, outcome.answer))
+        wrong = checks.writes(expected)(
+            Outcome(
+                {k: v for k, v in outcome.before.items() if k not in importers},
+                {k: v for k, v in outcome.after.items() if k not in importers},
+                outcome.answer,
+            )
+        )
         return wrong
 
     if path in {p for p, _, line in lines if re.match(r"\s*(import|from) ", line)}:
         return None
-    return Plan("rename_file", "rename", {"old_path": shown, "new_path": named}, play, check, ("file", target))
+    return Plan(
+        "rename_file", "rename", {"old_path": shown, "new_path": named}, play, check, ("file", target)
+    )
 
 
 @goal("move_file", "replace", 0.9, level=1)
 def move_file(ctx: Setting) -> Plan | None:
     """Move a file to a folder."""
-    path = ctx.choose(sorted(path for path in ctx.facts.files if not path.endswith(".py") and path != "Makefile"))
+    path = ctx.choose(
+        sorted(path for path in ctx.facts.files if not path.endswith(".py") and path != "Makefile")
+    )
     if not isinstance(path, str):
         return None
     here = path.rpartition("/")[0]
-    folders = [folder for folder in ctx.facts.folders if folder != here and f"{folder}/{base_name(path)}" not in ctx.facts.files]
+    folders = [
+        folder
+        for folder in ctx.facts.folders
+        if folder != here and f"{folder}/{base_name(path)}" not in ctx.facts.files
+    ]
     folder = ctx.rng.choice(folders) if folders and ctx.rng.random() < 0.6 else ctx.unused(ctx.words.noun)
     shown, named = ctx.path(path), ctx.rng.choice((folder, f"{folder}/"))
 
@@ -283,7 +403,14 @@ def move_file(ctx: Setting) -> Plan | None:
         return "Done.", f"Moved `{old}` to `{where}/{base_name(old)}`."
 
     check = checks.writes({path: None, f"{folder}/{base_name(path)}": ctx.facts.files[path]})
-    return Plan("move_file", "replace", {"path": shown, "dir": named}, play, check, ("file", f"{folder}/{base_name(path)}"))
+    return Plan(
+        "move_file",
+        "replace",
+        {"path": shown, "dir": named},
+        play,
+        check,
+        ("file", f"{folder}/{base_name(path)}"),
+    )
 
 
 def play_delete(session: Session, path: str) -> tuple[str, str]:
@@ -302,7 +429,13 @@ def delete_file(ctx: Setting) -> Plan | None:
     shown = ctx.path(path)
     if sum(1 for other in ctx.facts.files if base_name(other) == base_name(path)) > 1:
         shown = path
-    return Plan("delete_file", "replace", {"path": shown}, lambda s: play_delete(s, shown), checks.writes({path: None}))
+    return Plan(
+        "delete_file",
+        "replace",
+        {"path": shown},
+        lambda s: play_delete(s, shown),
+        checks.writes({path: None}),
+    )
 
 
 _ = pascal

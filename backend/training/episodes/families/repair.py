@@ -17,7 +17,10 @@ def run_tests(session: Session, think: str, target: str = "", python: str = "pyt
     command = PYTEST.replace("python", python, 1) + (f" {target}" if target else "")
     result = session.call("shell", think, command=command)
     if result.is_error:
-        raise Report("The shell is not allowed.", "I may not run commands here, so I could not run the tests. Nothing was changed.")
+        raise Report(
+            "The shell is not allowed.",
+            "I may not run commands here, so I could not run the tests. Nothing was changed.",
+        )
     if "command not found" in result.text and python == "python":
         return run_tests(session, "There is no python. Try python3.", target, "python3")
     if "No module named pytest" in result.text:
@@ -37,15 +40,32 @@ def run_tests(session: Session, think: str, target: str = "", python: str = "pyt
 
 def function_of(session: Session, failure: Failure) -> tuple[str, Hit | None]:
     """The function to look at: where the error was raised, or what the failing line of the test calls."""
-    inner = [place for place in failure.places if not re.search(r"(^|/)test_\w*\.py$|^<|site-packages|/lib/python", place[0])]
+    inner = [
+        place
+        for place in failure.places
+        if not re.search(r"(^|/)test_\w*\.py$|^<|site-packages|/lib/python", place[0])
+    ]
     if inner:
         path, line, name, code = inner[-1]
         return name, Hit(path, line, code)
     name = next((found for _, _, _, code in reversed(failure.places) if (found := tested_name(code))), "")
     if not name and failure.places:
         path, line, _, _ = failure.places[-1]
-        view = open_file(session, path, f"Line {line} of {path} tests a result. Read the test.", offset=max(1, line - 4), limit=8)
-        name = next((found for number, row in reversed(view.lines) if number < line and (found := tested_name(row.strip()))), "")
+        view = open_file(
+            session,
+            path,
+            f"Line {line} of {path} tests a result. Read the test.",
+            offset=max(1, line - 4),
+            limit=8,
+        )
+        name = next(
+            (
+                found
+                for number, row in reversed(view.lines)
+                if number < line and (found := tested_name(row.strip()))
+            ),
+            "",
+        )
     return name, None
 
 
@@ -56,17 +76,31 @@ def view_function(session: Session, failure: Failure) -> tuple[str, View]:
     if hit is not None and hit.path.startswith("/"):
         if name == "<module>":
             base = hit.path.rsplit("/", 1)[-1]
-            rows = names_in(session.call("glob", f"{base} line {hit.line}: {what}. Find the file.", pattern=f"**/{base}").text)
+            rows = names_in(
+                session.call(
+                    "glob", f"{base} line {hit.line}: {what}. Find the file.", pattern=f"**/{base}"
+                ).text
+            )
             if not rows:
-                raise Report("I do not find the file.", f"The tests fail ({what}), but I do not find `{base}`. Nothing was changed.")
-            view = open_file(session, rows[0], "Read around the line.", offset=max(1, hit.line - 12), limit=24)
+                raise Report(
+                    "I do not find the file.",
+                    f"The tests fail ({what}), but I do not find `{base}`. Nothing was changed.",
+                )
+            view = open_file(
+                session, rows[0], "Read around the line.", offset=max(1, hit.line - 12), limit=24
+            )
             return name, view
         hit = None
     if hit is not None:
         start = max(1, hit.line - 12)
-        return name, open_file(session, hit.path, f"{hit.path} line {hit.line}: {what}. Read around it.", offset=start, limit=24)
+        return name, open_file(
+            session, hit.path, f"{hit.path} line {hit.line}: {what}. Read around it.", offset=start, limit=24
+        )
     if not name:
-        raise Report("I cannot tell what it tests.", f"The test `{failure.name}` fails: {what}. I could not find the cause. Nothing was changed.")
+        raise Report(
+            "I cannot tell what it tests.",
+            f"The test `{failure.name}` fails: {what}. I could not find the cause. Nothing was changed.",
+        )
     _, place = one_definition(session, name, f"{failure.name}: {what}. It tests {name}. Find its definition.")
     start = max(1, place.line - 2)
     return name, open_file(session, place.path, f"It is at {place.at}. Read it.", offset=start, limit=24)
@@ -87,20 +121,38 @@ def mend(session: Session, view: View, broken: Broken, why: str) -> None:
         think = f"It still fails. Line {broken.line} has {old}. It must be {new}."
     result = session.call("edit", think, path=view.path, old=old, new=new, line=broken.line)
     if result.is_error:
-        raise Report("That failed; I stop.", f"I could not change `{view.path}`: {result.text.removeprefix('Error: ')}")
+        raise Report(
+            "That failed; I stop.", f"I could not change `{view.path}`: {result.text.removeprefix('Error: ')}"
+        )
 
 
 def _wrong_turn(session: Session, view: View, broken: Broken, why: str) -> None:
     """A first attempt that does not help; nothing is learned from it, only from the way out."""
     old = broken.wrong.strip()
-    for before, after in (("+", "*"), ("-", "*"), ("<", "=="), (">", "=="), ("==", "<"), ("return ", "return not "), ("= ", "= 1 + ")):
+    for before, after in (
+        ("+", "*"),
+        ("-", "*"),
+        ("<", "=="),
+        (">", "=="),
+        ("==", "<"),
+        ("return ", "return not "),
+        ("= ", "= 1 + "),
+    ):
         if before in old:
             new = old.replace(before, after, 1)
             if new not in (old, broken.right.strip()):
                 break
     else:
         new = old + "  # checked"
-    session.call("edit", f"{why} Line {broken.line} has {old}. Try {new}.", learn=False, path=view.path, old=old, new=new, line=broken.line)
+    session.call(
+        "edit",
+        f"{why} Line {broken.line} has {old}. Try {new}.",
+        learn=False,
+        path=view.path,
+        old=old,
+        new=new,
+        line=broken.line,
+    )
     command = PYTEST if session.box.machine.python == "python" else PYTEST.replace("python", "python3", 1)
     session.call("shell", "Run the tests again.", command=command)
 
@@ -123,20 +175,35 @@ def play_fix(session: Session, all_broken: list[Broken], task: str, target: str 
             raise Report("I cannot read that.", f"The tests do not run: {run.summary}. Nothing was changed.")
         failure = run.failures[0]
         name, view = view_function(session, failure)
-        broken = next((item for item in all_broken if item.path == view.path and any(n == item.line for n, _ in view.lines)), None)
+        broken = next(
+            (
+                item
+                for item in all_broken
+                if item.path == view.path and any(n == item.line for n, _ in view.lines)
+            ),
+            None,
+        )
         if broken is None:
-            raise Report("I see no bug there.", f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{view.path}`.")
+            raise Report(
+                "I see no bug there.",
+                f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{view.path}`.",
+            )
         mend(session, view, broken, reason(failure))
-        done.append(f"`{broken.wrong.strip()}` became `{broken.right.strip()}` in `{view.path}` (line {broken.line})")
+        done.append(
+            f"`{broken.wrong.strip()}` became `{broken.right.strip()}` in `{view.path}` (line {broken.line})"
+        )
         run, python = run_tests(session, "The diff is right. Run the tests again.", target, python)
     if not run.ok:
         names = [failure.name for failure in run.failures]
-        raise Report("It still fails; I stop.", f"Changed: {'; '.join(done)}. Still failing: {several(names)}.")
+        raise Report(
+            "It still fails; I stop.", f"Changed: {'; '.join(done)}. Still failing: {several(names)}."
+        )
     return "All pass.", f"Fixed: {'; '.join(done)}. The tests pass now: {run.summary}."
 
 
 def fixed(all_broken: list[Broken]) -> Check:
     """Every function works, tests and all else are as they were."""
+
     def check(outcome: Outcome) -> str | None:
         for item in all_broken:
             after = outcome.after.get(item.path, "")
@@ -171,15 +238,33 @@ def draw_bugs(ctx: Setting) -> list[Broken] | None:
     found = [first]
     if ctx.rng.random() < 0.12 and not first.bug.is_syntax:
         second = draw_broken(ctx)
-        if second and second.path != first.path and second.test_path != first.test_path and not second.bug.is_syntax:
+        if (
+            second
+            and second.path != first.path
+            and second.test_path != first.test_path
+            and not second.bug.is_syntax
+        ):
             found.append(second)
     return found
 
 
-def _plan(ctx: Setting, name: str, slots: dict[str, str], play: object, found: list[Broken], prompt: str | None = None) -> Plan:
+def _plan(
+    ctx: Setting,
+    name: str,
+    slots: dict[str, str],
+    play: object,
+    found: list[Broken],
+    prompt: str | None = None,
+) -> Plan:
     files = _merge(found)
     return Plan(
-        name, "fix", slots, play, fixed(found), ("def", found[0].func.name), prompt,  # type: ignore[arg-type]
+        name,
+        "fix",
+        slots,
+        play,
+        fixed(found),
+        ("def", found[0].func.name),
+        prompt,  # type: ignore[arg-type]
         prepare=lambda current: current.update(files),
     )
 
@@ -190,7 +275,9 @@ def fix_tests(ctx: Setting) -> Plan | None:
     found = draw_bugs(ctx)
     if found is None:
         return None
-    return _plan(ctx, "fix_tests", {}, lambda s: play_fix(s, found, "Fix the failing tests. Run them first."), found)
+    return _plan(
+        ctx, "fix_tests", {}, lambda s: play_fix(s, found, "Fix the failing tests. Run them first."), found
+    )
 
 
 @goal("fix_test_named", "fix", 1.5)
@@ -246,14 +333,29 @@ def fix_func(ctx: Setting) -> Plan | None:
     is_error = bool(re.fullmatch(r"\w+(Error|Exception)", got))
     options = ["gives wrong results", "is wrong", "does not work", "has a bug", "returns the wrong value"]
     if is_error:
-        options = [f"raises {got}", f"crashes with {got}", f"fails with a {got}", "crashes", f"raises {got} for {call}"]
+        options = [
+            f"raises {got}",
+            f"crashes with {got}",
+            f"fails with a {got}",
+            "crashes",
+            f"raises {got} for {call}",
+        ]
     elif rng.random() < 0.7:
-        options = [f"returns {got} instead of {value!r} for {call}", f"gives {got} for {call}, it should be {value!r}", f"returns {got} for {call}"]
+        options = [
+            f"returns {got} instead of {value!r} for {call}",
+            f"gives {got} for {call}, it should be {value!r}",
+            f"returns {got} for {call}",
+        ]
     symptom = rng.choice(options)
     if len(symptom) > 140:
         symptom = "gives wrong results"
-    return _plan(ctx, "fix_func", {"name": name, "symptom": symptom},
-                 lambda s: play_known(s, broken, f"{name} {symptom}."), [broken])
+    return _plan(
+        ctx,
+        "fix_func",
+        {"name": name, "symptom": symptom},
+        lambda s: play_known(s, broken, f"{name} {symptom}."),
+        [broken],
+    )
 
 
 @goal("fix_bug_described", "fix", 2.0)
@@ -269,8 +371,13 @@ def fix_bug_described(ctx: Setting) -> Plan | None:
         should = f"return {value!r} for {', '.join(map(repr, args))}"
     if len(should) > 130:
         return None
-    return _plan(ctx, "fix_bug_described", {"name": name, "should": should},
-                 lambda s: play_known(s, broken, f"{name} should {should}."), [broken])
+    return _plan(
+        ctx,
+        "fix_bug_described",
+        {"name": name, "should": should},
+        lambda s: play_known(s, broken, f"{name} should {should}."),
+        [broken],
+    )
 
 
 @goal("fix_error", "fix", 1.5)
@@ -321,5 +428,3 @@ def _message(broken: Broken, args: tuple[object, ...]) -> str | None:
         text = str(error)
         return text if text and "\n" not in text and len(text) < 100 else None
     return None
-
-

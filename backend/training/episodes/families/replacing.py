@@ -17,16 +17,26 @@ def replace_in(session: Session, path: str, found: list[Hit], old: str, new: str
     think = f"{path}: {lines} {several([str(hit.line) for hit in found])}. Put {new} for {old}."
     result = session.call("edit", think, path=path, old=old, new=new, all=True)
     if result.is_error:
-        raise Report("That failed; I stop.", f"I could not change `{path}`: {result.text.removeprefix('Error: ')}")
+        raise Report(
+            "That failed; I stop.", f"I could not change `{path}`: {result.text.removeprefix('Error: ')}"
+        )
 
 
 def play_replace(session: Session, old: str, new: str, path: str) -> tuple[str, str]:
     """Replace in one file."""
-    real, found = search_file(session, path, esc(old), f'Replace "{old}" with "{new}" in {path}. Find it there.')
+    real, found = search_file(
+        session, path, esc(old), f'Replace "{old}" with "{new}" in {path}. Find it there.'
+    )
     if not found:
-        loose = hits(session.call("grep", "Not there. Look in any case.", pattern=esc(old), path=real, ignore_case=True))
+        loose = hits(
+            session.call(
+                "grep", "Not there. Look in any case.", pattern=esc(old), path=real, ignore_case=True
+            )
+        )
         if not loose:
-            raise Report(f'{real} has no "{old}".', f'"{old}" does not occur in `{real}`. Nothing was changed.')
+            raise Report(
+                f'{real} has no "{old}".', f'"{old}" does not occur in `{real}`. Nothing was changed.'
+            )
         match = re.search(re.escape(old), loose[0].text, re.IGNORECASE)
         old = match[0] if match else old
         found = [hit for hit in loose if old in hit.text]
@@ -37,7 +47,9 @@ def play_replace(session: Session, old: str, new: str, path: str) -> tuple[str, 
 
 def play_replace_all(session: Session, old: str, new: str) -> tuple[str, str]:
     """Replace in all files."""
-    found = hits(session.call("grep", f'Replace "{old}" with "{new}" in all files. Find it.', pattern=esc(old)))
+    found = hits(
+        session.call("grep", f'Replace "{old}" with "{new}" in all files. Find it.', pattern=esc(old))
+    )
     if not found:
         raise Report(f'There is no "{old}".', f'"{old}" occurs nowhere in this project. Nothing was changed.')
     table = by_path(found)
@@ -45,7 +57,9 @@ def play_replace_all(session: Session, old: str, new: str) -> tuple[str, str]:
         replace_in(session, path, rows, old, new)
     left = hits(session.call("grep", "All edited. Is any left?", pattern=esc(old)))
     if left and old not in new:
-        raise Report(f"Some are left: {left[0].at}.", f'"{old}" still occurs in {quoted([hit.at for hit in left])}.')
+        raise Report(
+            f"Some are left: {left[0].at}.", f'"{old}" still occurs in {quoted([hit.at for hit in left])}.'
+        )
     number = "1 file" if len(table) == 1 else f"{len(table)} files"
     return "Done.", f'Replaced "{old}" with "{new}" in {number}: {quoted(list(table), 10)}.'
 
@@ -83,7 +97,9 @@ def _new_text(ctx: Setting, old: str) -> str:
         elif old.count(" ") > 1:
             new = rng.choice((words.phrase(), " ".join([*old.split()[:-1], words.noun()])))
         else:
-            new = rng.choice((words.noun(), words.adjective(), f"{words.adjective()} {words.noun()}", words.text_value()))
+            new = rng.choice(
+                (words.noun(), words.adjective(), f"{words.adjective()} {words.noun()}", words.text_value())
+            )
             if old[:1].isupper() and rng.random() < 0.7:
                 new = new.capitalize()
         if new != old and '"' not in new:
@@ -103,7 +119,9 @@ def replace_text(ctx: Setting) -> Plan | None:
     new, shown = _new_text(ctx, old), ctx.path(path)
     check = checks.writes({path: ctx.facts.files[path].replace(old, new)})
     slots = {"old": old, "new": new, "path": shown}
-    return Plan("replace_text", "replace", slots, lambda s: play_replace(s, old, new, shown), check, ("file", path))
+    return Plan(
+        "replace_text", "replace", slots, lambda s: play_replace(s, old, new, shown), check, ("file", path)
+    )
 
 
 @goal("replace_text_all", "replace", 1.6)
@@ -116,8 +134,16 @@ def replace_text_all(ctx: Setting) -> Plan | None:
     if old is None:
         return None
     places = [other for other, text in ctx.facts.files.items() if old in text]
-    if len(places) > 4 or any(_inside_word(ctx, other, old) or ctx.facts.files[other].count(old) > 6 for other in places):
+    if len(places) > 4 or any(
+        _inside_word(ctx, other, old) or ctx.facts.files[other].count(old) > 6 for other in places
+    ):
         return None
     new = _new_text(ctx, old)
     check = checks.writes({other: ctx.facts.files[other].replace(old, new) for other in places})
-    return Plan("replace_text_all", "replace", {"old": old, "new": new}, lambda s: play_replace_all(s, old, new), check)
+    return Plan(
+        "replace_text_all",
+        "replace",
+        {"old": old, "new": new},
+        lambda s: play_replace_all(s, old, new),
+        check,
+    )

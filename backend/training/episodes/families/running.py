@@ -46,7 +46,9 @@ def _tests_plan(ctx: Setting, name: str, task: str) -> Plan | None:
         return f"the answer does not name a failing test of {lacking}" if lacking else None
 
     files = {path: text for item in found or [] for path, text in item.files.items()}
-    prepare: Callable[[dict[str, str]], None] | None = (lambda current: current.update(files)) if files else None
+    prepare: Callable[[dict[str, str]], None] | None = (
+        (lambda current: current.update(files)) if files else None
+    )
     return Plan(name, "run", {}, lambda session: play_tests(session, task), check, None, prepare=prepare)
 
 
@@ -73,13 +75,21 @@ def run_tests_file(ctx: Setting) -> Plan | None:
     def play(session: Session) -> tuple[str, str]:
         target = shown
         if "/" not in target:
-            rows = names_in(session.call("glob", f"Run the tests of {target}. Find the file.", pattern=f"**/{target}").text)
+            rows = names_in(
+                session.call(
+                    "glob", f"Run the tests of {target}. Find the file.", pattern=f"**/{target}"
+                ).text
+            )
             if not rows:
-                raise Report(f"There is no {target}.", f"There is no `{target}` in this project. Nothing was run.")
+                raise Report(
+                    f"There is no {target}.", f"There is no `{target}` in this project. Nothing was run."
+                )
             target = rows[0]
         run, _ = run_tests(session, f"Run the tests of {target}.", target)
         if not run.failures and not run.ok and "no tests ran" in run.summary:
-            rows = names_in(session.call("glob", f"Is {target} elsewhere?", pattern=f"**/{base_name(target)}").text)
+            rows = names_in(
+                session.call("glob", f"Is {target} elsewhere?", pattern=f"**/{base_name(target)}").text
+            )
             if not rows or rows[0] == target:
                 raise Report("No test ran.", f"No test ran in `{target}`: {run.summary}.")
             target = rows[0]
@@ -89,7 +99,13 @@ def run_tests_file(ctx: Setting) -> Plan | None:
     def check(outcome: Outcome) -> str | None:
         if wrong := checks.unchanged(outcome):
             return wrong
-        return None if re.search(r"pass|fail|not installed|could not|may not|no test ran|error", outcome.answer, re.IGNORECASE) else "no result is told"
+        return (
+            None
+            if re.search(
+                r"pass|fail|not installed|could not|may not|no test ran|error", outcome.answer, re.IGNORECASE
+            )
+            else "no result is told"
+        )
 
     return Plan("run_tests_file", "run", {"path": shown}, play, check, ("file", path))
 
@@ -105,7 +121,9 @@ def tell_output(what: str, text: str) -> tuple[str, str]:
     """The report of a command's output."""
     rows, code = output_of(text)
     if code and rows:
-        return f"It ended with exit code {code}.", f"{what} failed with exit code {code}:\n```\n" + "\n".join(rows[-6:]) + "\n```"
+        return f"It ended with exit code {code}.", f"{what} failed with exit code {code}:\n```\n" + "\n".join(
+            rows[-6:]
+        ) + "\n```"
     if code:
         return f"It ended with exit code {code}.", f"{what} failed with exit code {code} and printed nothing."
     if not rows:
@@ -117,7 +135,9 @@ def tell_output(what: str, text: str) -> tuple[str, str]:
 
 def denied(result_text: str) -> Report:
     """The shell is not allowed."""
-    return Report("The shell is not allowed.", f"I may not run commands here: {result_text.removeprefix('Error: ')}")
+    return Report(
+        "The shell is not allowed.", f"I may not run commands here: {result_text.removeprefix('Error: ')}"
+    )
 
 
 def _script(rng: random.Random, ctx: Setting) -> tuple[str, str, list[str]]:
@@ -135,7 +155,11 @@ def _script(rng: random.Random, ctx: Setting) -> tuple[str, str, list[str]]:
             return f"for item in {items!r}:\n    print(item.upper())\n", items[0].upper(), []
         case 3:
             return f"values = {{'{first}': {number}}}\nprint(values['{second}'])\n", "KeyError", []
-    return f"def {first}_{second}(value):\n    return value + {number}\n\n\nif __name__ == '__main__':\n    print({first}_{second}({other}))\n", str(number + other), []
+    return (
+        f"def {first}_{second}(value):\n    return value + {number}\n\n\nif __name__ == '__main__':\n    print({first}_{second}({other}))\n",
+        str(number + other),
+        [],
+    )
 
 
 @goal("run_script", "run", 1.5)
@@ -156,9 +180,17 @@ def run_script(ctx: Setting) -> Plan | None:
             python = "python3"
             result = session.call("shell", "There is no python. Try python3.", command=f"{python} {target}")
         if "can't open file" in result.text:
-            rows = [row for row in names_in(session.call("glob", "Not there. Find it.", pattern=f"**/{base_name(target)}").text) if same_file(target, row)]
+            rows = [
+                row
+                for row in names_in(
+                    session.call("glob", "Not there. Find it.", pattern=f"**/{base_name(target)}").text
+                )
+                if same_file(target, row)
+            ]
             if len(rows) != 1:
-                raise Report(f"There is no {target}.", f"There is no `{target}` in this project. Nothing was run.")
+                raise Report(
+                    f"There is no {target}.", f"There is no `{target}` in this project. Nothing was run."
+                )
             target = rows[0]
             result = session.call("shell", f"It is {target}.", command=f"{python} {target}")
         if result.is_error:
@@ -170,7 +202,15 @@ def run_script(ctx: Setting) -> Plan | None:
             return wrong
         return None if "may not run" in outcome.answer else checks.says(outcome, needle)
 
-    return Plan("run_script", "run", {"path": shown}, play, check, ("file", path), prepare=lambda current: current.update({path: text}))
+    return Plan(
+        "run_script",
+        "run",
+        {"path": shown},
+        play,
+        check,
+        ("file", path),
+        prepare=lambda current: current.update({path: text}),
+    )
 
 
 @goal("run_command", "run", 1.5)
@@ -216,8 +256,20 @@ def run_command(ctx: Setting) -> Plan | None:
 
 def _git(root: str, *args: str) -> None:
     subprocess.run(
-        ["git", "-c", "user.name=Ana", "-c", "user.email=ana@example.com", "-c", "core.hooksPath=/dev/null", *args],
-        cwd=root, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [
+            "git",
+            "-c",
+            "user.name=Ana",
+            "-c",
+            "user.email=ana@example.com",
+            "-c",
+            "core.hooksPath=/dev/null",
+            *args,
+        ],
+        cwd=root,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 
@@ -243,7 +295,10 @@ def last_commits(ctx: Setting) -> Plan | None:
             raise denied(result.text)
         rows, code = output_of(result.text)
         if code:
-            raise Report("It is no git repository.", f"There is no git history here: {rows[0] if rows else 'git failed'}")
+            raise Report(
+                "It is no git repository.",
+                f"There is no git history here: {rows[0] if rows else 'git failed'}",
+            )
         return f"{len(rows)} commits.", f"The last commits:\n{bullet_list(rows, 10)}"
 
     def check(outcome: Outcome) -> str | None:
@@ -280,7 +335,9 @@ def git_status(ctx: Setting) -> Plan | None:
             raise denied(result.text)
         rows, code = output_of(result.text)
         if code:
-            raise Report("It is no git repository.", f"This is no git repository: {rows[0] if rows else 'git failed'}")
+            raise Report(
+                "It is no git repository.", f"This is no git repository: {rows[0] if rows else 'git failed'}"
+            )
         if not rows:
             return "Nothing.", "Nothing is changed; the working tree is clean."
         return f"{len(rows)} entries.", f"git status shows:\n{bullet_list(rows, 20)}"
@@ -293,5 +350,3 @@ def git_status(ctx: Setting) -> Plan | None:
         return None if "may not" in outcome.answer else checks.says(outcome, needle)
 
     return Plan("git_status", "run", {}, play, check, setup=setup)
-
-

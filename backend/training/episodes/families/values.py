@@ -5,7 +5,16 @@ import re
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.facts import Setting as Fact
 from k3agent.backend.training.episodes.facts import extension
-from k3agent.backend.training.episodes.policy import Hit, change_line, esc, hits, near_names, open_file, quoted, search_file
+from k3agent.backend.training.episodes.policy import (
+    Hit,
+    change_line,
+    esc,
+    hits,
+    near_names,
+    open_file,
+    quoted,
+    search_file,
+)
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 
@@ -21,11 +30,16 @@ def assignment(name: str) -> str:
 
 def split_value(name: str, text: str) -> tuple[str, str, str] | None:
     """A line as (before the value, value, after it), if it assigns the name."""
-    match = re.match(rf"({LEAD}[\"']?{re.escape(name)}[\"']?(?:: [^=\"']+)?\s*(?::=|=|:)\s*)(?![=])(.+)$", text)
+    match = re.match(
+        rf"({LEAD}[\"']?{re.escape(name)}[\"']?(?:: [^=\"']+)?\s*(?::=|=|:)\s*)(?![=])(.+)$", text
+    )
     if match is None:
         return None
     head, rest = match[1], match[2].rstrip()
-    value = re.match(r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^#;,\n]+?)(\s*[;,]?\s*(?:(?:#|//).*)?)$", rest)
+    value = re.match(
+        r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^#;,\n]+?)(\s*[;,]?\s*(?:(?:#|//).*)?)$",
+        rest,
+    )
     if value is None:
         return head, rest, ""
     return head, value[1], value[2]
@@ -37,9 +51,21 @@ def fit_value(old: str, wanted: str) -> str:
     if old[:1] in QUOTES and old[:1]:
         return f"{old[0]}{bare}{old[0]}"
     if old in ("True", "False"):
-        return "True" if bare.lower() in TRUE else "False" if bare.lower() in ("false", "off", "no", "disabled", "0") else wanted
+        return (
+            "True"
+            if bare.lower() in TRUE
+            else "False"
+            if bare.lower() in ("false", "off", "no", "disabled", "0")
+            else wanted
+        )
     if old in ("true", "false"):
-        return "true" if bare.lower() in TRUE else "false" if bare.lower() in ("false", "off", "no", "disabled", "0") else wanted
+        return (
+            "true"
+            if bare.lower() in TRUE
+            else "false"
+            if bare.lower() in ("false", "off", "no", "disabled", "0")
+            else wanted
+        )
     return wanted
 
 
@@ -50,10 +76,18 @@ def set_line(session: Session, name: str, hit: Hit, wanted: str) -> tuple[str, s
     head, old, tail = parts
     new = fit_value(old, wanted)
     if new == old:
-        raise Report(f"It is already {old}.", f"`{name}` is already `{old}` in `{hit.path}` (line {hit.line}); nothing to change.")
+        raise Report(
+            f"It is already {old}.",
+            f"`{name}` is already `{old}` in `{hit.path}` (line {hit.line}); nothing to change.",
+        )
     old_line, new_line = hit.text.strip(), f"{head}{new}{tail}".strip()
-    change_line(session, hit.path, hit.line, old_line, new_line, f"{hit.at} has {old_line}. {old} becomes {new}.")
-    return f"The diff shows {new_line}. Done.", f"Set `{name}` to `{new}` in `{hit.path}` (line {hit.line}); it was `{old}`."
+    change_line(
+        session, hit.path, hit.line, old_line, new_line, f"{hit.at} has {old_line}. {old} becomes {new}."
+    )
+    return (
+        f"The diff shows {new_line}. Done.",
+        f"Set `{name}` to `{new}` in `{hit.path}` (line {hit.line}); it was `{old}`.",
+    )
 
 
 def assigned(name: str, found: list[Hit]) -> list[Hit]:
@@ -63,16 +97,41 @@ def assigned(name: str, found: list[Hit]) -> list[Hit]:
     return outer or good
 
 
-def play_set(session: Session, name: str, wanted: str, *, task: str = "", old: str | None = None) -> tuple[str, str]:
+def play_set(
+    session: Session, name: str, wanted: str, *, task: str = "", old: str | None = None
+) -> tuple[str, str]:
     """Find the assignment of a name anywhere and change it."""
-    found = assigned(name, hits(session.call("grep", task or f"Set {name} to {wanted}. Find where {name} is assigned.", pattern=assignment(name))))
+    found = assigned(
+        name,
+        hits(
+            session.call(
+                "grep",
+                task or f"Set {name} to {wanted}. Find where {name} is assigned.",
+                pattern=assignment(name),
+            )
+        ),
+    )
     if not found:
         name = near_names(session, name)
-        found = assigned(name, hits(session.call("grep", f"It is written {name}. Find where it is assigned.", pattern=assignment(name))))
+        found = assigned(
+            name,
+            hits(
+                session.call(
+                    "grep", f"It is written {name}. Find where it is assigned.", pattern=assignment(name)
+                )
+            ),
+        )
         if not found:
-            raise Report(f"{name} is never assigned a value.", f"`{name}` is not set anywhere in this project. Nothing was changed.")
+            raise Report(
+                f"{name} is never assigned a value.",
+                f"`{name}` is not set anywhere in this project. Nothing was changed.",
+            )
     if old is not None:
-        fitting = [hit for hit in found if (parts := split_value(name, hit.text)) and fit_value(parts[1], old) == parts[1]]
+        fitting = [
+            hit
+            for hit in found
+            if (parts := split_value(name, hit.text)) and fit_value(parts[1], old) == parts[1]
+        ]
         if not fitting:
             parts = split_value(name, found[0].text)
             value = parts[1] if parts else found[0].text
@@ -93,22 +152,45 @@ def play_set(session: Session, name: str, wanted: str, *, task: str = "", old: s
 def play_set_in(session: Session, name: str, wanted: str, path: str) -> tuple[str, str]:
     """Find the assignment in one file and change it."""
     section, _, last = name.rpartition(".")
-    path, found = search_file(session, path, assignment(last), f"Set {name} to {wanted} in {path}. Find {last} there.")
+    path, found = search_file(
+        session, path, assignment(last), f"Set {name} to {wanted} in {path}. Find {last} there."
+    )
     good = assigned(last, found) if not section else [hit for hit in found if split_value(last, hit.text)]
     if not good:
-        everything = hits(session.call("grep", f"No {last} there. Look in any case.", pattern=esc(last), path=path, ignore_case=True))
-        names = [match for hit in everything for match in re.findall(rf"[\w-]*{re.escape(last)}[\w-]*", hit.text, re.IGNORECASE)]
-        same = [hit for hit in everything for item in re.findall(r"[\w-]+", hit.text) if item.lower() == last.lower()]
+        everything = hits(
+            session.call(
+                "grep", f"No {last} there. Look in any case.", pattern=esc(last), path=path, ignore_case=True
+            )
+        )
+        names = [
+            match
+            for hit in everything
+            for match in re.findall(rf"[\w-]*{re.escape(last)}[\w-]*", hit.text, re.IGNORECASE)
+        ]
+        same = [
+            hit
+            for hit in everything
+            for item in re.findall(r"[\w-]+", hit.text)
+            if item.lower() == last.lower()
+        ]
         if len(same) == 1:
             real = next(item for item in re.findall(r"[\w-]+", same[0].text) if item.lower() == last.lower())
             if split_value(real, same[0].text):
                 return set_line(session, real, same[0], wanted)
         near = f" Similar: {quoted(list(dict.fromkeys(names))[:3])}." if names else ""
-        raise Report(f"{path} has no {name}.", f"There is no `{name}` in `{path}`.{near} Nothing was changed.")
+        raise Report(
+            f"{path} has no {name}.", f"There is no `{name}` in `{path}`.{near} Nothing was changed."
+        )
     if len(good) > 1 and section:
-        view = open_file(session, path, f"{last} occurs {len(good)} times. Read the file to find the one in {section}.")
+        view = open_file(
+            session, path, f"{last} occurs {len(good)} times. Read the file to find the one in {section}."
+        )
         group = section.rsplit(".", 1)[-1]
-        heads = [number for number, text in view.lines if re.match(rf"^\s*[\"'\[]*{re.escape(group)}[\"'\]]*\s*[:={{]*\s*\{{?$", text)]
+        heads = [
+            number
+            for number, text in view.lines
+            if re.match(rf"^\s*[\"'\[]*{re.escape(group)}[\"'\]]*\s*[:={{]*\s*\{{?$", text)
+        ]
         good = [hit for hit in good if heads and hit.line > heads[0]][:1] or good
     if len(good) > 1:
         raise Report(
@@ -124,12 +206,28 @@ def draw_value(ctx: Setting, old: str) -> tuple[str, str]:
     for _ in range(20):
         if re.fullmatch(r"-?\d+", old):
             number = int(old)
-            said = str(rng.choice((rng.randint(0, 99), rng.randint(100, 9999), number + 1, number * 2, rng.randint(-20, -1) if rng.random() < 0.1 else 10)))
+            said = str(
+                rng.choice(
+                    (
+                        rng.randint(0, 99),
+                        rng.randint(100, 9999),
+                        number + 1,
+                        number * 2,
+                        rng.randint(-20, -1) if rng.random() < 0.1 else 10,
+                    )
+                )
+            )
         elif re.fullmatch(r"-?\d+\.\d+", old):
-            said = str(rng.choice((rng.randint(1, 99) / 10, rng.randint(1, 99) / 100, float(rng.randint(1, 9)))))
+            said = str(
+                rng.choice((rng.randint(1, 99) / 10, rng.randint(1, 99) / 100, float(rng.randint(1, 9))))
+            )
         elif old[:1] in QUOTES:
             text = words.text_value() if rng.random() < 0.85 else f"{rng.randint(0, 9)}.{rng.randint(0, 9)}"
-            said = f"{rng.choice(QUOTES)}{text}{rng.choice(QUOTES)}" if False else (f'"{text}"' if rng.random() < 0.2 else text)
+            said = (
+                f"{rng.choice(QUOTES)}{text}{rng.choice(QUOTES)}"
+                if False
+                else (f'"{text}"' if rng.random() < 0.2 else text)
+            )
         elif old in ("True", "False", "true", "false"):
             new = {"True": "False", "False": "True", "true": "false", "false": "true"}[old]
             said = new if rng.random() < 0.7 else new.lower()
@@ -139,7 +237,9 @@ def draw_value(ctx: Setting, old: str) -> tuple[str, str]:
             said = "[" + ", ".join(str(rng.randint(1, 90)) for _ in range(rng.randint(1, 4))) + "]"
             if QUOTES[0] in old or QUOTES[1] in old:
                 quote = '"' if '"' in old else "'"
-                said = "[" + ", ".join(f"{quote}{words.noun()}{quote}" for _ in range(rng.randint(1, 3))) + "]"
+                said = (
+                    "[" + ", ".join(f"{quote}{words.noun()}{quote}" for _ in range(rng.randint(1, 3))) + "]"
+                )
         else:
             said = words.noun()
         new = fit_value(old, said)
@@ -164,7 +264,12 @@ def single(items: list[Fact], name: str) -> bool:
 
 def _all_assigned(ctx: Setting, name: str) -> int:
     pattern = re.compile(assignment(name))
-    lines = [(path, line) for path, text in ctx.facts.files.items() for line in text.splitlines() if pattern.search(line)]
+    lines = [
+        (path, line)
+        for path, text in ctx.facts.files.items()
+        for line in text.splitlines()
+        if pattern.search(line)
+    ]
     good = [line for _, line in lines if split_value(name, line)]
     outer = [line for line in good if not line.startswith((" ", "\t"))]
     return len(outer or good)
@@ -202,7 +307,12 @@ def set_const(ctx: Setting) -> Plan | None:
         return None
     slots = {"name": spoken(ctx, item.name), "value": said}
     return Plan(
-        "set_const", "setvalue", slots, lambda s: play_set(s, slots["name"], said), checks.writes({item.path: text}), ("const", item.name)
+        "set_const",
+        "setvalue",
+        slots,
+        lambda s: play_set(s, slots["name"], said),
+        checks.writes({item.path: text}),
+        ("const", item.name),
     )
 
 
@@ -220,7 +330,12 @@ def set_const_in(ctx: Setting) -> Plan | None:
     shown = ctx.path(item.path)
     slots = {"name": item.name, "value": said, "path": shown}
     return Plan(
-        "set_const_in", "setvalue", slots, lambda s: play_set_in(s, item.name, said, shown), checks.writes({item.path: text}), ("const", item.name)
+        "set_const_in",
+        "setvalue",
+        slots,
+        lambda s: play_set_in(s, item.name, said, shown),
+        checks.writes({item.path: text}),
+        ("const", item.name),
     )
 
 
@@ -243,7 +358,14 @@ def set_const_from(ctx: Setting) -> Plan | None:
     slots = {"name": item.name, "old": old, "value": said}
     task = f"Change {item.name} from {old} to {said}. Find where {item.name} is assigned."
     check = checks.declines() if wrong else checks.writes({item.path: text})
-    return Plan("set_const_from", "setvalue", slots, lambda s: play_set(s, item.name, said, task=task, old=old), check, ("const", item.name))
+    return Plan(
+        "set_const_from",
+        "setvalue",
+        slots,
+        lambda s: play_set(s, item.name, said, task=task, old=old),
+        check,
+        ("const", item.name),
+    )
 
 
 @goal("set_key", "setvalue", 2.0)
@@ -261,18 +383,31 @@ def set_key(ctx: Setting) -> Plan | None:
         return None
     key = item.name
     shown = ctx.path(item.path)
-    if item.text.startswith((" ", "\t")) and extension(item.path) in ("json", "yaml", "yml") and ctx.rng.random() < 0.25:
+    if (
+        item.text.startswith((" ", "\t"))
+        and extension(item.path) in ("json", "yaml", "yml")
+        and ctx.rng.random() < 0.25
+    ):
         above = ctx.facts.files[item.path].splitlines()[: item.line - 1]
         heads = [m[1] for line in above if (m := re.match(r"^\s*\"?([\w-]+)\"?:\s*\{?$", line))]
         inner = len(item.text) - len(item.text.lstrip()) > (2 if extension(item.path) == "json" else 0)
         if heads and inner and not re.search(r"^\s*\}", "\n".join(above[-1:])):
             key = f"{heads[-1]}.{key}"
     slots = {"key": key, "value": said, "path": shown}
-    return Plan("set_key", "setvalue", slots, lambda s: play_set_in(s, key, said, shown), checks.writes({item.path: text}), ("key", item.name))
+    return Plan(
+        "set_key",
+        "setvalue",
+        slots,
+        lambda s: play_set_in(s, key, said, shown),
+        checks.writes({item.path: text}),
+        ("key", item.name),
+    )
 
 
 def _flag(ctx: Setting, on: bool) -> Plan | None:
-    pool = [item for item in [*ctx.facts.constants, *ctx.facts.keys] if item.value.lower() in ("true", "false")]
+    pool = [
+        item for item in [*ctx.facts.constants, *ctx.facts.keys] if item.value.lower() in ("true", "false")
+    ]
     if not pool:
         return None
     item = ctx.rng.choice(pool)
@@ -289,8 +424,12 @@ def _flag(ctx: Setting, on: bool) -> Plan | None:
     word = "on" if on else "off"
     task = f"Switch {item.name} {word}. Find where {item.name} is assigned."
     return Plan(
-        "flip_flag" if on else "flip_off", "setvalue", {"name": item.name},
-        lambda s: play_set(s, item.name, "true" if on else "false", task=task), checks.writes({item.path: text}), ("const", item.name),
+        "flip_flag" if on else "flip_off",
+        "setvalue",
+        {"name": item.name},
+        lambda s: play_set(s, item.name, "true" if on else "false", task=task),
+        checks.writes({item.path: text}),
+        ("const", item.name),
     )
 
 
