@@ -21,39 +21,52 @@ import torch
 log = logging.getLogger(__name__)
 
 MAX_CONFIGS = 8
+KERNEL_MODULES = ("fla.ops.kda", "fla.ops.common", "fla.ops.gla", "fla.ops.utils")
 ARCHIVE = "cache.tar.xz"
 PART_SIZE_BYTES = 15 * 1024 * 1024
 INFINITE = [float("inf")] * 3
 
 
 def autotuners() -> Iterator[Any]:
-    """The autotuned kernels that KDA uses."""
+    """The autotuned kernels that KDA may use."""
     import fla.ops.kda  # lazy: needs triton
     from triton.runtime.autotuner import Autotuner  # lazy: as above
 
     assert fla.ops.kda
     seen: set[int] = set()
     for name, module in sorted(sys.modules.items()):
-        if name.startswith("fla.") and module is not None:
-            for value in list(vars(module).values()):
-                if isinstance(value, Autotuner) and id(value) not in seen:
-                    seen.add(id(value))
-                    yield value
+        if not name.startswith(KERNEL_MODULES) or module is None:
+            continue
+        for value in list(vars(module).values()):
+            kernel = value
+            # Kernels with heuristics wrap the autotuner.
+            while not isinstance(kernel, Autotuner) and hasattr(kernel, "fn"):
+                kernel = kernel.fn
+            if isinstance(kernel, Autotuner) and id(kernel) not in seen:
+                seen.add(id(kernel))
+                yield kernel
 
 
-def _preference(config: Any) -> tuple[int, int, str]:
-    """Lower is better: what tends to win on Hopper is 4 or 8 warps and 2 to 3 stages."""
-    warps = {4: 0, 8: 0, 2: 1}.get(config.num_warps, 3)
-    stages = {3: 0, 2: 0}.get(config.num_stages, 1)
-    return (warps + stages, -config.num_warps, str(config))
+def likely(configs: list[Any], limit: int) -> list[Any]:
+    """At most `limit` configurations: those with usual numbers of warps and stages, spread evenly over the rest."""
+
+    def usual(config: Any) -> bool:
+        return config.num_warps in (2, 4, 8) and config.num_stages in (2, 3)
+
+    preferred = sorted((config for config in configs if usual(config)), key=str)
+    if len(preferred) < min(limit, 2):
+        preferred = sorted(configs, key=str)
+    if len(preferred) <= limit:
+        return preferred
+    return [preferred[i * (len(preferred) - 1) // (limit - 1)] for i in range(limit)]
 
 
-def trim_autotuners(limit: int = MAX_CONFIGS) -> int:
-    """Keep the likely best configurations of each KDA kernel. Returns how many are left in all."""
-    left = 0
+def trim_autotuners(limit: int = MAX_CONFIGS) -> dict[str, int]:
+    """Keep few configurations of each KDA kernel; returns how many, by kernel."""
+    left: dict[str, int] = {}
     for tuner in autotuners():
-        tuner.configs = sorted(tuner.configs, key=_preference)[:limit]
-        left += len(tuner.configs)
+        tuner.configs = likely(tuner.configs, limit)
+        left[tuner.base_fn.__name__] = len(tuner.configs)
     return left
 
 
