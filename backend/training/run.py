@@ -117,7 +117,6 @@ def set_environment(options: argparse.Namespace) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.cache / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(options.cache / "triton")
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     # What the kernels prepare for a batch's lengths must outlive the batches fetched ahead.
     os.environ["FLA_TENSOR_CACHE_SIZE"] = "64"
 

@@ -27,14 +27,17 @@ KEEP_BIAS = 0.8
 def to_device(host: HostBatch, device: torch.device) -> Batch:
     """Copy a batch on the current stream; from pinned memory, so that a GPU's copy waits for nobody."""
     names = ("token_ids", "labels", "weights", "position", "offsets")
-    tensors = {name: torch.from_numpy(getattr(host, name)) for name in names}
+    arrays = {name: getattr(host, name) for name in names}
+    for name in ("token_ids", "labels"):
+        arrays[name] = arrays[name].astype("int64")
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if device.type == "cuda":
         tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
     moved = {name: tensors[name].to(device, non_blocking=True) for name in names[:4]}
     documents = Documents.of(tensors["offsets"], device, host.shared)
     documents.prepare()
-    ids, labels = moved["token_ids"].long(), moved["labels"].long()
-    return Batch(ids, labels, moved["weights"], moved["position"][:, None], documents)
+    position = moved["position"][:, None]
+    return Batch(moved["token_ids"], moved["labels"], moved["weights"], position, documents)
 
 
 class DeviceFeed:
