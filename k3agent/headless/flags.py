@@ -18,6 +18,13 @@ from k3agent.headless.arguments import Parser, natural_int, positive_float, posi
 def run_parser() -> Parser:
     """Every flag with one line of help."""
     parser = Parser("run", "One prompt to the end, with nobody to ask. The answer is on standard output.")
+    _add_inputs_and_outputs(parser)
+    _add_backend_and_limits(parser)
+    _add_session(parser)
+    return parser
+
+
+def _add_inputs_and_outputs(parser: Parser) -> None:
     add = parser.add_argument
     add("prompt", nargs="?", metavar="PROMPT", help="what to do; - reads it from standard input")
     add("--stdin", action="store_true", help="add what is piped in to the prompt")
@@ -30,6 +37,13 @@ def run_parser() -> Parser:
         help="stream-json: one user message a line on standard input",
     )  # fmt: skip
     add("--include-partial-messages", action="store_true", help="stream-json: also what is being streamed")
+    add("--json-schema", type=Path, metavar="FILE", help="the answer is JSON valid against it")
+    add("--image", action="append", default=[], type=Path, metavar="FILE", help="show an image; repeatable")
+    add("-o", dest="answer_file", type=Path, metavar="FILE", help="the answer also into FILE")
+
+
+def _add_backend_and_limits(parser: Parser) -> None:
+    add = parser.add_argument
     add("--model", metavar="NAME", help="the model")
     add(
         "--provider",
@@ -63,7 +77,10 @@ def run_parser() -> Parser:
         metavar="N",
         help="how often a failing check goes back (default: 3)",
     )
-    add("--json-schema", type=Path, metavar="FILE", help="the answer is JSON valid against it")
+
+
+def _add_session(parser: Parser) -> None:
+    add = parser.add_argument
     add("--resume", metavar="ID", help="go on with a session; without a prompt: finish its unfinished turn")
     add("--continue", action="store_true", dest="continues", help="go on with this folder's newest session")
     add("--fork-session", action="store_true", help="with --resume or --continue: as a new session")
@@ -78,10 +95,7 @@ def run_parser() -> Parser:
         help="a further folder; repeatable",
     )
     add("--cwd", type=Path, metavar="DIR", help="work in DIR")
-    add("--image", action="append", default=[], type=Path, metavar="FILE", help="show an image; repeatable")
     add("--append-system-prompt", metavar="TEXT", help="text added to the system prompt")
-    add("-o", dest="answer_file", type=Path, metavar="FILE", help="the answer also into FILE")
-    return parser
 
 
 def run_command(argv: Sequence[str]) -> int:

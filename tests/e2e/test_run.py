@@ -329,7 +329,7 @@ def test_slow_reader_loses_nothing(bench: Bench) -> None:
         return Step(text=f"{number} " + "y" * 20_000, piece=5000, calls=(call,))
 
     steps = [*map(step, range(40)), Step(text="end")]
-    with served(bench, steps):
+    with served(bench, steps, models=[{"id": "kimi-k3", "context_length": 1_048_576}]):
         process = bench.start("run", "Go.", "--output-format", "stream-json", stderr=subprocess.DEVNULL)
         assert process.stdout is not None
         time.sleep(4)

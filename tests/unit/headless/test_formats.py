@@ -1,0 +1,133 @@
+"""Lines of the formats: the envelope, one object a line, nothing that a terminal would obey."""
+
+import json
+from datetime import UTC, datetime
+
+from k3agent.agent.options import Receipt
+from k3agent.events import CallEnded, CallProposed, MessageAdded, Noticed, ReasoningStreamed, TurnOutcome
+from k3agent.headless.formats import End, JsonFormat, Start, StreamJsonFormat, TextFormat
+from k3agent.headless.progress import Progress, clean
+from k3agent.types import (
+    Finish,
+    Message,
+    MessageId,
+    Origin,
+    ReasoningPart,
+    Role,
+    SessionId,
+    TextPart,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+
+HEAD = {"session": SessionId("s"), "seq": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}
+START = Start(
+    session_id="s", cwd="/w", model="m", provider="p", base_url="u", tools=("read",), permission_mode="auto",
+    sandbox="none", context_window=1000,
+)  # fmt: skip
+RESULT_FIELDS = {
+    "type", "subtype", "is_error", "result", "structured_output", "session_id", "num_turns", "duration_ms",
+    "duration_api_ms", "total_cost_usd", "usage", "cache_hit_rate", "checks", "permission_denials",
+    "files_changed", "tools", "errors", "exit_code",
+}  # fmt: skip
+
+
+def message(role: Role, *parts) -> MessageAdded:
+    body = Message(
+        id=MessageId("m"), parent=None, role=role, origin=Origin.MODEL, parts=parts,
+        created_at=HEAD["at"], finish=Finish.TOOL_CALLS,
+    )  # fmt: skip
+    return MessageAdded(**HEAD, message=body)
+
+
+def end(**fields) -> End:
+    receipt = Receipt(usage=Usage(input_tokens=100, cached_tokens=75, output_tokens=5))
+    return End(
+        **{"outcome": TurnOutcome.SUCCESS, "exit_code": 0, "session_id": "s", "receipt": receipt, **fields}
+    )
+
+
+def streamed(*events, is_partial: bool = False) -> list[dict]:
+    out: list[str] = []
+    form = StreamJsonFormat(out.append, is_partial=is_partial)
+    form.started(START)
+    for event in events:
+        form.event(event)
+    form.ended(end(answer="a\u2028b\nc"))
+    text = "".join(out)
+    assert len(text.splitlines()) == len(out), "str.splitlines cuts at Unicode line ends as well"
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def test_result_line_has_the_contract_fields() -> None:
+    line = end(answer="x").line
+    assert set(line) >= RESULT_FIELDS
+    assert line["cache_hit_rate"] == 0.75
+    assert set(line["usage"]) == {"input_tokens", "cached_input_tokens", "output_tokens", "reasoning_tokens"}
+
+
+def test_blocks_of_messages() -> None:
+    lines = streamed(
+        message(
+            Role.ASSISTANT,
+            ReasoningPart(text="hm"),
+            TextPart(text="I read."),
+            ToolCall(id="c", name="read", arguments='{"path": "a"}'),
+            ToolCall(id="d", name="read", arguments='{"path": '),
+        ),
+        message(Role.TOOL, ToolResult(call_id="c", content=(TextPart(text="bad"),), is_error=True)),
+        ReasoningStreamed(**HEAD, text="never without the flag"),
+    )
+    assert [line["type"] for line in lines] == ["system", "assistant", "user", "result"]
+    blocks = lines[1]["message"]["content"]
+    assert blocks[0] == {"type": "thinking", "thinking": "hm"}
+    assert blocks[2] == {"type": "tool_use", "id": "c", "name": "read", "input": {"path": "a"}}
+    assert blocks[3]["raw_arguments"] == '{"path": '
+    assert lines[1]["parent_tool_use_id"] is None
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "bad", "is_error": True}
+    assert lines[2]["message"]["content"] == [result]
+    assert lines[-1]["result"] == "a\u2028b\nc"
+    assert all(line["session_id"] == "s" for line in lines)
+
+
+def test_partial_text_only_with_the_flag() -> None:
+    lines = streamed(ReasoningStreamed(**HEAD, text="hm"), is_partial=True)
+    assert lines[1]["event"]["delta"] == {"type": "thinking_delta", "thinking": "hm"}
+
+
+def test_text_and_json() -> None:
+    out: list[str] = []
+    TextFormat(out.append).ended(end(answer="x"))
+    TextFormat(out.append).ended(end(answer=""))
+    assert out == ["x\n"]
+    out.clear()
+    JsonFormat(out.append).ended(end(answer="x"))
+    assert json.loads(out[0])["result"] == "x"
+
+
+def test_progress_obeys_nothing_in_untrusted_text() -> None:
+    out: list[str] = []
+    progress = Progress(out.append, has_color=False)
+    evil = "\x1b]0;owned\x07\x1b[2J\r\x9b31m"
+    progress.event(CallProposed(**HEAD, call_id="c", tool="shell", arguments="{}", summary=evil))
+    result = ToolResult(call_id="c", content=(TextPart(text=f"ok {evil}\n[exit code 0]"),))
+    progress.event(CallEnded(**HEAD, call_id="c", tool="shell", result=result, duration_s=0.1))
+    progress.event(Noticed(**HEAD, level="info", text=evil))
+    text = "".join(out)
+    assert not any((ord(char) < 32 and char != "\n") or 0x7F <= ord(char) < 0xA0 for char in text)
+    assert clean("a\tb\nc") == "a\tb\nc"
+
+
+def test_progress_shows_diffs_in_color_and_errors() -> None:
+    out: list[str] = []
+    progress = Progress(out.append, has_color=True)
+    result = ToolResult(
+        call_id="c", content=(TextPart(text="Edited a (1 replacement).\n@@ line 1 @@\n-x\n+y"),)
+    )
+    progress.event(CallEnded(**HEAD, call_id="c", tool="edit", result=result, duration_s=0.1))
+    assert "\x1b[32m  +y\x1b[0m\n" in out
+    assert "\x1b[31m  -x\x1b[0m\n" in out
+    progress.ended(end(exit_code=1, errors=["it broke"], outcome=TurnOutcome.PROVIDER))
+    assert any("it broke" in line for line in out)
+    assert any("--resume s" in line for line in out)

@@ -1,0 +1,120 @@
+"""Calls and markers in the text: read whole however the pieces are cut, prose left alone."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k3agent.providers.inline import Found, TextWatcher, parse_json_calls, parse_markers
+
+TOOLS = frozenset({"read", "shell"})
+
+
+def watch(
+    text: str, sizes: list[int], *, is_lenient: bool = True
+) -> tuple[str, list[tuple[str, str]], Found]:
+    watcher = TextWatcher(TOOLS, is_lenient=is_lenient)
+    shown, at = "", 0
+    for size in [*sizes, len(text)]:
+        shown += watcher.feed(text[at : at + size])
+        at += size
+    found = watcher.finish()
+    return shown + ("" if found.is_leak else found.text), [*watcher.calls, *found.calls], found
+
+
+PROSE = st.lists(
+    st.sampled_from(
+        ["a ", "`", "```", "```json\n", "{", "}", "[", "\n", "<", "<|", "|>", "<tool", "x<|y", '"', "é"]
+    ),
+    max_size=14,
+).map("".join)
+
+
+@given(PROSE, st.lists(st.integers(1, 5), max_size=20))
+def test_text_without_calls_comes_out_as_it_went_in(text: str, sizes: list[int]) -> None:
+    shown, calls, _ = watch(text, sizes)
+    assert (shown, calls) == (text, [])
+
+
+CALL = (
+    '<|open|>call tool="shell" index="1"<|sep|>'
+    '<|open|>argument key="command" type="string"<|sep|>{}<|close|>argument'
+)
+K3 = "<|open|>tools<|sep|>" + CALL + "<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"
+
+
+@given(
+    st.text(st.characters(exclude_characters="<|"), max_size=40), st.lists(st.integers(1, 30), max_size=20)
+)
+def test_k3_markup_is_read_letter_for_letter(command: str, sizes: list[int]) -> None:
+    shown, calls, found = watch("Now: " + K3.format(command), sizes, is_lenient=False)
+    assert shown == "Now: "
+    assert [(name, json.loads(arguments)) for name, arguments in calls] == [("shell", {"command": command})]
+    assert found.had_markers
+
+
+def test_argument_types_and_escapes() -> None:
+    markup = (
+        '<|open|>call tool="a&quot;b&amp;c" index="1"<|sep|>'
+        '<|open|>argument key="n" type="number"<|sep|>3<|close|>argument<|sep|>'
+        '<|open|>argument key="o" type="object"<|sep|>{"x": [1]}<|close|>argument<|sep|>'
+        '<|open|>argument key="bad" type="number"<|sep|>three<|close|>argument<|sep|><|close|>call<|sep|>'
+    )
+    name, arguments = parse_markers(markup).calls[0]
+    assert name == 'a"b&c'
+    assert json.loads(arguments) == {"n": 3, "o": {"x": [1]}, "bad": "three"}
+
+
+def test_channels_without_calls() -> None:
+    found = parse_markers(
+        "<|open|>response<|sep|>Hello.<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>"
+    )
+    assert (found.text, found.is_leak) == ("Hello.", False)
+    found = parse_markers("<|close|>think<|sep|><|open|>response<|sep|>Hi")
+    assert (found.text, found.is_leak) == ("Hi", False)
+
+
+@pytest.mark.parametrize("markup", [K3.format("ls")[:60], "<|open|>tools<|sep|>junk", "<|open|>call tool="])
+def test_broken_markup_is_a_leak(markup: str) -> None:
+    found = parse_markers(markup)
+    assert found.is_leak
+    assert "<|" not in found.text or "tool=" in found.text
+
+
+def test_k2_markup() -> None:
+    text = (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.read:0<|tool_call_argument_begin|>"
+        '{"path": "a"}<|tool_call_end|><|tool_calls_section_end|>'
+    )
+    assert parse_markers(text).calls == [("read", '{"path": "a"}')]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('{"name": "read", "arguments": {"path": "a"}}', ["read"]),
+        (
+            '[{"name": "read", "arguments": {}}, {"name": "shell", "parameters": {"command": "x"}}]',
+            ["read", "shell"],
+        ),
+        (
+            '{"type": "function", "function": {"name": "read", "arguments": "{\\"path\\": \\"a\\"}"}}',
+            ["read"],
+        ),
+        ('{"name": "other", "arguments": {}}', []),
+        ('{"name": "read"}', []),
+        ('{"name": "read", "arguments": []}', []),
+        ("[]", []),
+        ("nothing", []),
+    ],
+)
+def test_json_calls(text: str, names: list[str]) -> None:
+    assert [name for name, _ in parse_json_calls(text, TOOLS)] == names
+
+
+def test_several_fences_with_text_between() -> None:
+    call = '```json\n{"name": "read", "arguments": {"path": "%s"}}\n```\n'
+    shown, calls, _ = watch("First.\n" + call % "a" + "Then.\n" + call % "b", [3] * 60)
+    assert [json.loads(arguments)["path"] for _, arguments in calls] == ["a", "b"]
+    assert shown == "First.\nThen.\n"

@@ -1,0 +1,133 @@
+"""The command line: what it answers without loading anything, unknown words, combinations of flags."""
+
+import json
+
+import pytest
+
+from k3agent import __version__, cli
+from k3agent.headless.flags import run_parser
+
+
+@pytest.fixture(autouse=True)
+def away(tmp_path, monkeypatch) -> None:
+    """No settings, data or keys of whoever runs the tests."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("K3AGENT_HOME", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("MOONSHOT_API_KEY", "KIMI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_KEY", "K3AGENT_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*words: str) -> int:
+    try:
+        return cli.main(words)
+    except SystemExit as error:
+        return int(error.code or 0)
+
+
+def test_version_and_help(capsys) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"k3agent {__version__}\n"
+    assert run("--help") == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "x", "--modle", "y"), "Did you mean --model?"),
+        (("run", "x", "--max-turn=3"), "Did you mean --max-turns?"),
+        (("run", "x", "--out"), "unknown flag --out"),
+        (("run", "two", "words"), "quotes"),
+        (("run", "x", "--max-turns", "0"), "less than 1"),
+        (("run", "x", "--max-time", "soon"), "no number"),
+        (("run", "x", "--effort", "medium"), "medium"),
+        (("run", "x", "--session-id", "abc"), "no UUID"),
+        (("run", "x", "--resume", "a", "--continue"), "exclude each other"),
+        (("run", "x", "--fork-session"), "--resume"),
+        (("run", "x", "--ephemeral", "--continue"), "--ephemeral"),
+        (("run",), "no prompt"),
+        (("run", "x", "--cwd", "/no/such/folder"), "no such folder"),
+        (("sesions", "list"), "Did you mean sessions?"),
+        (("sessions", "lst"), "Did you mean list?"),
+        (("config", "get", "modle"), "Did you mean model?"),
+        (("doctor", "--jsn"), "Did you mean --json?"),
+        (("--versoin",), "Did you mean --version?"),
+        ((), "k3agent run"),
+        (("-c",), "k3agent run"),
+        (("resume", "abc"), "k3agent run"),
+        (("fix the tests",), "k3agent run"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_what_is_right(capsys, words: tuple[str, ...], said: str) -> None:
+    code = run(*words)
+    captured = capsys.readouterr()
+    assert code == (52 if words[:2] == ("config", "get") else 2)
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_every_flag_has_one_line_of_help() -> None:
+    for action in run_parser()._actions:
+        assert action.help
+        assert "\n" not in action.help
+
+
+def test_p_is_run(monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr("k3agent.headless.flags.run_command", lambda argv: seen.append(argv) or 0)
+    assert run("-p", "do it", "--model", "nano") == 0
+    assert run("--model", "nano", "-p", "do it") == 0
+    assert seen == [["do it", "--model", "nano"], ["--model", "nano", "do it"]]
+
+
+def test_config_round_trip(capsys) -> None:
+    assert run("config", "set", "limits.max_turns", "9") == 0
+    assert run("config", "get", "limits.max_turns") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "9"
+    assert run("config", "list", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["limits.max_turns"]["value"] == 9
+    assert listed["limits.max_turns"]["origin"].endswith("config.toml")
+    assert listed["model"] == {"value": "", "origin": "default"}
+
+
+def test_config_trust(capsys, tmp_path) -> None:
+    assert run("config", "trust") == 52
+    (tmp_path / ".k3agent").mkdir()
+    (tmp_path / ".k3agent" / "config.toml").write_text('model = "repo"\n')
+    assert run("config", "get", "model") == 0
+    assert "repo" not in capsys.readouterr().out
+    assert run("config", "trust") == 0
+    assert run("config", "get", "model") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "repo"
+
+
+def test_models_and_doctor_as_json(capsys) -> None:
+    assert run("models", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"kimi-k3", "nano"} <= {row["model"] for row in rows}
+    code = run("doctor", "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert code == (0 if report["ok"] else 1)
+    assert {"python", "git", "sandbox", "embedded model", "data folder", "configuration"} <= {
+        finding["name"] for finding in report["findings"]
+    }
+    assert all(finding["mend"] for finding in report["findings"] if finding["state"] != "ok")
+
+
+def test_doctor_names_a_wrong_configuration(capsys, tmp_path) -> None:
+    file = tmp_path / "config" / "k3agent" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("modle = 1\n")
+    assert run("doctor") == 1
+    assert "Did you mean model?" in capsys.readouterr().out
+
+
+def test_sessions_of_an_empty_store(capsys) -> None:
+    assert run("sessions", "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert run("sessions", "show", "abc") == 1
+    assert run("stats", "--json") == 0
