@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from k3agent.backend.errors import BackendError
+from k3agent.backend.kernels import sdpa
 from k3agent.backend.kernels.reference import (
     attn_res,
     causal_conv,
@@ -23,6 +24,8 @@ from k3agent.backend.kernels.reference import (
 Kernel = Callable[..., Any]
 
 REFERENCE = "reference"
+FUSED = "fused"
+"""Kernels that come with PyTorch."""
 
 _table: dict[str, dict[str, Kernel]] = {
     "attn_res_mix": {REFERENCE: attn_res.mix_folded},
@@ -32,7 +35,7 @@ _table: dict[str, dict[str, Kernel]] = {
     "kda_gate": {REFERENCE: kda_gate.kda_gate},
     "kda_step": {REFERENCE: kda_step.kda_step},
     "mla_absorbed": {REFERENCE: mla.mla_absorbed},
-    "mla_expanded": {REFERENCE: mla.mla_expanded},
+    "mla_expanded": {REFERENCE: mla.mla_expanded, FUSED: sdpa.mla_expanded},
     "mxfp4_dequantise": {REFERENCE: mxfp4.mxfp4_dequantise},
     "route": {REFERENCE: router.route},
     "situ_glu": {REFERENCE: gated_act.situ_glu},

@@ -44,7 +44,8 @@ class MLA(nn.Module):
         up = self.kv_b_proj.weight.view(self.heads, self._nope + self._v_dim, self.rank)
         self._key_up, self._value_up = up[:, : self._nope], up[:, self._nope :]
         self.o_proj = Linear(self.heads * self._v_dim, config.hidden_size, dtype)
-        self._absorbed, self._expanded = registry.get("mla_absorbed"), registry.get("mla_expanded")
+        self._absorbed = registry.get("mla_absorbed")
+        self._expanded = registry.get("mla_expanded", registry.FUSED)
 
     def forward(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
         query, latent, *gate = F.linear(x, self.in_proj).split(self.in_widths, dim=-1)

@@ -15,14 +15,23 @@ def causal_conv(x: Tensor, tail: Tensor, weight: Tensor) -> Tensor:
 
     Row W-1 of the weight multiplies the current token. Returns [T, C] in the dtype of x.
     """
-    num_tokens, width = x.shape[0], weight.shape[0]
-    inputs = torch.cat((tail, x))
-    tail.copy_(inputs[num_tokens:])
-    inputs = inputs.to(wide_dtype(x.dtype))
-    y = inputs[:num_tokens] * weight[0]
-    for tap in range(1, width):
-        y.addcmul_(inputs[tap : tap + num_tokens], weight[tap])
-    return F.silu(y).to(x.dtype)
+    num_tokens, num_before = x.shape[0], weight.shape[0] - 1
+    # Only the first rows reach into the tail; the rest read x where it lies.
+    head = torch.cat((tail, x[:num_before]))
+    tail.copy_(torch.cat((tail, x[-num_before:]))[-num_before:])
+    y = torch.empty(x.shape, dtype=wide_dtype(x.dtype), device=x.device)
+    _convolve(head, weight, y[:num_before])
+    if num_tokens > num_before:
+        _convolve(x, weight, y[num_before:])
+    return F.silu(y, inplace=True).to(x.dtype)
+
+
+def _convolve(inputs: Tensor, weight: Tensor, out: Tensor) -> None:
+    """out[t] = sum over taps of inputs[t + tap] * weight[tap]."""
+    inputs, count = inputs.to(out.dtype), out.shape[0]
+    torch.mul(inputs[:count], weight[0], out=out)
+    for tap in range(1, weight.shape[0]):
+        out.addcmul_(inputs[tap : tap + count], weight[tap])
 
 
 def causal_conv_step(x: Tensor, tails: Tensor, weight: Tensor) -> Tensor:

@@ -172,3 +172,13 @@ def test_bad_batches_are_named(make_harness: MakeHarness) -> None:
 def test_a_loaded_model_refuses_to_be_cast(make_harness: MakeHarness) -> None:
     with pytest.raises(BackendError, match="load_model"):
         make_harness().model.half()
+
+
+def test_a_cut_on_the_grid_is_within_rounding_in_float32(make_harness: MakeHarness) -> None:
+    """KDA keeps every bit over such a cut; matrix products may choose another order of sums for another
+    length."""
+    tokens = ids(5 * PAGE_SIZE)
+    whole = make_harness(torch.float32).run(tokens, [len(tokens)])
+    cut = make_harness(torch.float32).run(tokens, [2 * PAGE_SIZE, PAGE_SIZE, 2 * PAGE_SIZE])
+    torch.testing.assert_close(cut, whole, rtol=0, atol=2e-3)
+    assert (cut - whole).abs().median() < 1e-5
