@@ -6,6 +6,7 @@ answer that was cut off inside a text is not completed.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -73,8 +74,6 @@ def _repair(text: str) -> tuple[Any, str] | None:
         if value is not None:
             return value, "missing closing brackets"
     if stripped.startswith("{") and len(stripped) < 100_000:
-        import ast  # lazy: 9 ms, only for this repair
-
         try:
             value = ast.literal_eval(stripped)
         except (ValueError, SyntaxError, MemoryError, RecursionError):

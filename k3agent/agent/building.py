@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from k3agent.agent.context import Context, system_prompt
 from k3agent.agent.instructions import check_overhead, find_instructions
 from k3agent.agent.options import SessionOptions
-from k3agent.errors import ConfigError
+from k3agent.errors import ConfigError, SandboxError
 from k3agent.providers.base import ModelInfo, Profile
 from k3agent.store.records import StoredSession
 from k3agent.types import Effort, SessionId, ToolSpec
@@ -50,9 +50,18 @@ def _specs(profile: Profile) -> tuple[ToolSpec, ...]:
 
 
 def choose_sandbox(options: SessionOptions) -> Any:
+    """What guards commands. Raises SandboxError for `strict` where nothing can."""
     from k3agent.tools.sandbox.none import NoSandbox
 
-    return NoSandbox()
+    if options.sandbox == "off":
+        return NoSandbox("switched off")
+    if options.sandbox == "strict":
+        raise SandboxError(
+            "--sandbox strict, but no sandbox works here; use --sandbox auto to run without one"
+        )
+    if options.sandbox != "auto":
+        raise ConfigError(f"sandbox {options.sandbox!r} is unknown; choose auto, strict or off")
+    return NoSandbox("none is available here")
 
 
 def choose_effort(wanted: Effort | None, info: ModelInfo) -> Effort:

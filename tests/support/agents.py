@@ -78,7 +78,7 @@ class ReplayClient:
 
 
 def check_request(request: Request) -> None:
-    """What a strict server demands of a conversation: each call answered once, in order, directly after it."""
+    """What a strict server demands: each call answered once, in order, directly after it."""
     messages = request.messages
     seen: set[str] = set()
     for index, message in enumerate(messages):

@@ -23,7 +23,14 @@ from support.agents import (
 
 from k3agent.agent.options import Limits
 from k3agent.agent.session import Session
-from k3agent.errors import ConfigError, K3AgentError, ProviderError, ProviderErrorKind, StoreError
+from k3agent.errors import (
+    ConfigError,
+    K3AgentError,
+    ProviderError,
+    ProviderErrorKind,
+    SandboxError,
+    StoreError,
+)
 from k3agent.events import (
     ApprovalAsked,
     CallEnded,
@@ -825,9 +832,11 @@ async def test_a_full_window_is_an_outcome(tmp_path: Path) -> None:
 
 async def test_bad_options_are_config_errors(tmp_path: Path) -> None:
     client = ReplayClient([DONE])
-    for more in ({"permission_mode": "yolo"}, {"allow": ("shell(",)}):
+    for more in ({"permission_mode": "yolo"}, {"allow": ("shell(",)}, {"sandbox": "maybe"}):
         with pytest.raises(ConfigError):
             await Session.create(options(tmp_path, client, **more))
+    with pytest.raises(SandboxError):
+        await Session.create(options(tmp_path, client, sandbox="strict"))
     # A refused start leaves no lock behind.
     session = await Session.create(options(tmp_path, client))
     await session.aclose()

@@ -1,0 +1,115 @@
+"""`kill -9` for real, at random moments, and the task ends the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.agent_child import ANSWERS
+from support.agents import ReplayClient, check_request, options, step
+
+from k3agent.agent.resume import UNKNOWN
+from k3agent.agent.session import Session
+from k3agent.errors import StoreError
+from k3agent.events import TurnOutcome
+from k3agent.store.sessions import SessionStore
+from k3agent.types import Role, SessionId
+
+CHILD = Path(__file__).resolve().parents[2] / "support" / "agent_child.py"
+# `make soak` sets it to 200.
+ROUNDS = int(os.environ.get("K3AGENT_KILL_ROUNDS", "12"))
+
+
+def spawn(root: Path, session_id: str) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, str(CHILD), str(root), session_id], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "started\n"
+    return child
+
+
+def workspace(root: Path) -> Path:
+    (root / "ws").mkdir(parents=True)
+    (root / "ws" / "a.py").write_text("x = 1\n")
+    return root / "ws"
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, seed: int) -> None:
+    folder = workspace(tmp_path)
+    chance = random.Random(seed)
+    for life in range(3):
+        child = spawn(tmp_path, "s-1")
+        try:
+            child.wait(timeout=chance.uniform(0.0, 0.5) if life < 2 else 60)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        child.wait()
+    assert child.returncode == 0
+    assert (folder / "a.py").read_text() == "x = 2\n"
+    # An edit that was applied twice would show here.
+    assert (folder / "b.py").read_text() == "y = 1  # y = 1\n"
+    store = SessionStore(tmp_path / "home")
+    messages = store.messages(SessionId("s-1"))
+    store.close()
+    said = [
+        (item.text, [(c.name, c.arguments) for c in item.calls])
+        for item in messages
+        if item.role is Role.ASSISTANT
+    ]
+    assert said == [(answer.text, [(c.name, c.text) for c in answer.calls]) for answer in ANSWERS]
+    for item in messages:
+        for result in item.results:
+            assert not result.is_error or result.text == UNKNOWN
+
+
+async def test_killed_in_a_command_the_conversation_stays_valid(tmp_path: Path) -> None:
+    folder = workspace(tmp_path)
+    child = spawn(tmp_path, "s-1")
+    store = SessionStore(tmp_path / "home")
+    deadline = time.monotonic() + 20
+    while not any(row.tool == "shell" for row in store.calls(SessionId("s-1"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)  # noqa: ASYNC251 - nothing else runs in this loop
+    with pytest.raises(StoreError, match=f"in use by process {child.pid}"):
+        store.lock(SessionId("s-1"))
+    child.kill()
+    child.wait()
+    store.close()
+    client = ReplayClient(ANSWERS)
+    session = await Session.resume("s-1", options(tmp_path, client))
+    end = await session.continue_turn()
+    assert end is not None and end.outcome is TurnOutcome.SUCCESS
+    results = [result.text for message in session.messages for result in message.results]
+    assert UNKNOWN in results
+    for request in client.requests:
+        check_request(request)
+    assert (folder / "a.py").read_text() == "x = 2\n"
+    await session.aclose()
+
+
+async def test_many_turns_cost_the_same_late_as_early(tmp_path: Path) -> None:
+    """No step looks at the whole conversation again: 60 turns with 8 KB results."""
+    from support.agents import call, start
+
+    (tmp_path / "ws").mkdir()
+    for number in range(60):
+        lines = "".join(f"{number} {line} {'y' * 70}\n" for line in range(105))
+        (tmp_path / "ws" / f"f{number}.txt").write_text(lines)
+    answers = [step(call("read", path=f"f{number}.txt")) for number in range(60)]
+    run = await start(tmp_path, [*answers, step(text="Done.")])
+    marks: list[float] = []
+    run.session.subscribe(lambda event: marks.append(time.process_time()))
+    started = time.process_time()
+    end = await run.session.submit("read all")
+    assert end.outcome is TurnOutcome.SUCCESS
+    assert time.process_time() - started < 3.0
+    third = len(marks) // 3
+    early, late = marks[third] - marks[0], marks[-1] - marks[-third]
+    assert late < 2.5 * early + 0.05
+    await run.session.aclose()
