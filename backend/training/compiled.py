@@ -48,7 +48,7 @@ def autotuners() -> Iterator[Any]:
 
 
 def likely(configs: list[Any], limit: int) -> list[Any]:
-    """At most `limit` configurations: those with usual numbers of warps and stages, spread evenly over the rest."""
+    """At most `limit` configurations: usual numbers of warps and stages, spread evenly over the rest."""
 
     def usual(config: Any) -> bool:
         return config.num_warps in (2, 4, 8) and config.num_stages in (2, 3)
@@ -129,7 +129,7 @@ def compile_share(share: int, num_shares: int, num_tokens: int, shared: int, hea
 def start_compiling(
     num_shares: int, num_tokens: int, shared: int, heads: int, width: int
 ) -> list[subprocess.Popen[bytes]]:
-    """Processes that compile all configurations of the KDA kernels, a share each; `wait_all` waits for them."""
+    """Processes that compile all configurations of the KDA kernels, a share each. See `wait_all`."""
     code = (
         "import sys; from k3agent.backend.training.compiled import compile_share;"
         "compile_share(*map(int, sys.argv[1:]))"

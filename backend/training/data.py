@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import queue
 import random
+import resource
 import signal
 import threading
 import time
@@ -152,6 +153,10 @@ class FeedSettings:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """More keyword arguments of the source."""
     max_failures: int = 40
+    memory_limit_bytes: int = 3 << 30
+    """Address space of a worker: one that grows without end ends itself, not the machine."""
+    stall_s: float = 90.0
+    """A worker that sends nothing for so long, while it could, is replaced."""
 
 
 def load_source(source: str) -> Callable[..., Iterator[Episode]]:
@@ -178,6 +183,8 @@ def _work(
     # The parent ends its workers itself; a signal to the whole group must not take them first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    limit = settings.memory_limit_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     episodes = mixed_episodes(settings, worker, seed, lambda: progress.value)
     while True:
         batch = pack(episodes, settings.num_tokens, settings.max_length, settings.pad_id, settings.beginning)
@@ -204,6 +211,8 @@ class Feed:
         self._ready: queue.Queue[HostBatch] = queue.Queue(settings.depth)
         self._stopped = threading.Event()
         self._workers: dict[Connection, tuple[int, Any]] = {}
+        self._heard: dict[Connection, float] = {}
+        self._last_full = 0.0
         self._next_seed = settings.seed
         for worker in range(settings.num_workers):
             self._start(worker)
@@ -219,6 +228,7 @@ class Feed:
         process.start()
         theirs.close()
         self._workers[mine] = (worker, process)
+        self._heard[mine] = time.monotonic()
 
     def _read(self) -> None:
         while self._workers and not self._stopped.is_set():
@@ -230,16 +240,30 @@ class Feed:
                     self._replace(connection)
                     continue
                 self._put(batch)
+                self._heard[connection] = time.monotonic()
+            self._end_stalled()
+
+    def _end_stalled(self) -> None:
+        """Kill workers that have been silent too long; their pipes then end, and they are replaced."""
+        now = time.monotonic()
+        for connection, (worker, process) in self._workers.items():
+            # While the queue was full nobody read from the pipes, which is no worker's fault.
+            since = max(self._heard[connection], self._last_full)
+            if now - since > self.settings.stall_s and process.is_alive():
+                log.warning("worker %d has sent nothing for %.0f s", worker, now - since)
+                process.kill()
+                self._heard[connection] = now
 
     def _put(self, batch: HostBatch) -> None:
         while not self._stopped.is_set():
             try:
                 return self._ready.put(batch, timeout=0.5)
             except queue.Full:
-                continue
+                self._last_full = time.monotonic()
 
     def _replace(self, connection: Connection) -> None:
         worker, process = self._workers.pop(connection)
+        self._heard.pop(connection)
         connection.close()
         process.join(timeout=1)
         if self._stopped.is_set():
@@ -294,14 +318,16 @@ def synthetic_stream(seed: int, worker: int, *, stage: str) -> Iterator[_Synthet
     """Documents that repeat a random phrase: what comes after the first time can be known. For checks of
     the loop.
 
-    The stage is the vocabulary size; the environment variable `K3AGENT_SYNTHETIC_FAIL` makes a stream end
-    after so many documents.
+    The stage is the vocabulary size; the environment variable `K3AGENT_SYNTHETIC_HANG` makes the stream of
+    an odd seed hang, `K3AGENT_SYNTHETIC_FAIL` makes a stream end after so many documents.
     """
     rng = np.random.default_rng((seed, worker))
     vocab, limit = int(stage), int(os.environ.get("K3AGENT_SYNTHETIC_FAIL", "0"))
     count = 0
     while not limit or count < limit:
         count += 1
+        if seed % 2 and os.environ.get("K3AGENT_SYNTHETIC_HANG"):
+            time.sleep(3600)
         phrase = rng.integers(0, vocab - 16, rng.integers(4, 12))
         tokens = np.tile(phrase, rng.integers(3, 8)).astype(np.uint16)
         weight = np.where(np.arange(len(tokens)) < len(phrase), 0.1, 1.0)

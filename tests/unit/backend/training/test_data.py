@@ -137,3 +137,14 @@ def test_a_worker_that_dies_is_replaced_until_too_many_have(monkeypatch: pytest.
     assert feed.num_failures == 4
     assert len(seen) >= 4
     assert len({batch.token_ids.tobytes() for batch in seen}) == len(seen)
+
+
+def test_a_worker_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("K3AGENT_SYNTHETIC_HANG", "1")
+    feed = Feed(settings(1, stall_s=2.0))
+    try:
+        # The first worker has seed 5 and hangs, the next has 6.
+        assert feed.next(60).offsets[-1] == 256
+    finally:
+        feed.close()
+    assert feed.num_failures == 1
