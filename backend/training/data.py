@@ -286,7 +286,7 @@ class Feed:
             try:
                 batch = self._ready.get(timeout=0.5)
             except queue.Empty:
-                if not self._workers:
+                if not self._reader.is_alive():
                     raise FeedError(
                         f"all workers of {self.settings.source} have ended; see their errors above"
                     ) from None
