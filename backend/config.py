@@ -39,8 +39,78 @@ class LinearAttnConfig:
 
 
 @dataclass(frozen=True)
+class VisionConfig:
+    """The image encoder and its projector; names are those of the released file."""
+
+    patch_size: int
+    init_pos_emb_height: int
+    init_pos_emb_width: int
+    vt_num_attention_heads: int
+    vt_num_hidden_layers: int
+    vt_hidden_size: int
+    vt_intermediate_size: int
+    qkv_hidden_size: int
+    text_hidden_size: int
+    init_pos_emb_time: int = 4
+    merge_kernel_size: tuple[int, int] = (2, 2)
+    projector_ln_eps: float = 1e-5
+    pos_emb_type: str = "divided_fixed"
+    pos_emb_interpolation_mode: str = "bilinear"
+    merge_type: str = "sd2_tpool"
+    norm_type: str = "rmsnorm"
+    mlp_type: str = "mlp2"
+    activation_func: str = "gelu_pytorch_tanh"
+    mm_projector_type: str = "patchmergerv2"
+    projector_hidden_act: str = "gelu"
+    attn_bias: bool = False
+    linear_bias: bool = False
+    patch_embed_proj_bias: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _ONE_VISION_VALUE:
+            value, known = getattr(self, name), type(self).__dataclass_fields__[name].default
+            if value != known:
+                raise BackendError(f"vision_config.{name} {value!r} is not supported: only {known!r} is.")
+        if self.qkv_hidden_size % (4 * self.vt_num_attention_heads):
+            raise BackendError(
+                f"vision_config.qkv_hidden_size {self.qkv_hidden_size} is no multiple of 4 *"
+                f" vt_num_attention_heads ({self.vt_num_attention_heads}), which the rotation needs."
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of one attention head; wider in sum than the residual stream."""
+        return self.qkv_hidden_size // self.vt_num_attention_heads
+
+    @property
+    def merged_width(self) -> int:
+        """Channels of the patches that become one token, side by side."""
+        return self.vt_hidden_size * self.merge_kernel_size[0] * self.merge_kernel_size[1]
+
+
+# The code implements exactly these: another value in a file would mean another model.
+_ONE_VISION_VALUE = (
+    "merge_kernel_size",
+    "pos_emb_type",
+    "pos_emb_interpolation_mode",
+    "merge_type",
+    "norm_type",
+    "mlp_type",
+    "activation_func",
+    "mm_projector_type",
+    "projector_hidden_act",
+    "attn_bias",
+    "linear_bias",
+    "patch_embed_proj_bias",
+)
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """The text model. Names are those of the released file; layer indices in the methods count from 0."""
+    """The text model, and the image encoder where there is one.
+
+    Names are those of the released file; layer indices in the methods count from 0.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -80,6 +150,8 @@ class ModelConfig:
     eos_token_id: int | None = None
     pad_token_id: int | None = None
     media_placeholder_token_id: int | None = None
+    vision_config: VisionConfig | None = None
+    """None: the model reads text only."""
     kda_layer_set: frozenset[int] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
@@ -111,15 +183,9 @@ class ModelConfig:
             if name not in values and raw.get(name) is not None:
                 values[name] = raw[name]
         try:
-            linear = dict(text["linear_attn_config"])
-            linear_known = {f.name for f in fields(LinearAttnConfig)}
-            values["linear_attn_config"] = LinearAttnConfig(
-                **{
-                    name: tuple(value) if isinstance(value, list) else value
-                    for name, value in linear.items()
-                    if name in linear_known
-                }
-            )
+            values["linear_attn_config"] = _part(LinearAttnConfig, text["linear_attn_config"])
+            if raw.get("vision_config") is not None:
+                values["vision_config"] = _part(VisionConfig, raw["vision_config"])
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise BackendError(f"config.json lacks a field of a Kimi text model: {error}.") from error
@@ -168,5 +234,23 @@ class ModelConfig:
             )
         if self.num_expert_group != 1:
             raise BackendError(f"num_expert_group {self.num_expert_group} is not supported: only 1 is.")
+        vision = self.vision_config
+        if vision is not None and vision.text_hidden_size != self.hidden_size:
+            raise BackendError(
+                f"vision_config.text_hidden_size {vision.text_hidden_size} is not the hidden_size of the text"
+                f" model, {self.hidden_size}."
+            )
         if self.tie_word_embeddings:
             raise BackendError("tie_word_embeddings true is not supported: give lm_head its own weights.")
+
+
+def _part(kind: type[Any], raw: Mapping[str, Any]) -> Any:
+    """A nested object of the file as its dataclass; unknown names are left out, lists become tuples."""
+    known = {f.name for f in fields(kind)}
+    return kind(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in dict(raw).items()
+            if name in known and value is not None
+        }
+    )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from k3agent.backend.chat.images import PreparedImage
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.errors import TemplateError
 
@@ -17,6 +18,7 @@ Json = dict[str, Any]
 Channel = Literal["think", "response"]
 # (ids before the answer, ids of the answer as rendered) to the ids that were really sampled, if known
 Substitute = Callable[[list[int], list[int]], list[int] | None]
+ReadImage = Callable[[str], PreparedImage]
 
 EFFORTS = ("low", "high", "max")
 
@@ -44,6 +46,14 @@ _JSON_OUT = (
 _SCHEMA_OUT = "\nThe JSON data must match the following schema:\n```json\n{}\n```"
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedImage:
+    """An image and the position of its first placeholder; as many follow as it has visual tokens."""
+
+    position: int
+    image: PreparedImage
+
+
 @dataclass(slots=True)
 class Rendered:
     """A prompt. `channel` is where the model goes on writing; the last `num_stub` ids are not billed as
@@ -54,6 +64,7 @@ class Rendered:
     channel: Channel = "think"
     num_stub: int = 0
     anchors: list[int] = field(default_factory=list)
+    images: list[PlacedImage] = field(default_factory=list)
 
 
 def compact_json(value: object) -> str:
@@ -86,6 +97,20 @@ def call_parts(call: Json) -> tuple[str, object]:
     if not isinstance(name, str) or not name:
         raise TemplateError(f"a tool call has no function name: {call!r}")
     return name, source.get("arguments")
+
+
+def has_images(message: Json) -> bool:
+    """Has the content an image part?"""
+    content = message.get("content")
+    return isinstance(content, list) and any(image_url(part) is not None for part in content)
+
+
+def image_url(part: object) -> str | None:
+    """The URL of an image part, whose `image_url` may be an object or the bare string."""
+    match part:
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+            return url
+    return None
 
 
 def text_parts(content: object, where: str) -> list[str]:
@@ -133,6 +158,7 @@ class Writer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.ids: list[int] = []
+        self.images: list[PlacedImage] = []
         self._tokenizer = tokenizer
         self._open = tokenizer.special("<|open|>")
         self._close = tokenizer.special("<|close|>")
@@ -153,6 +179,16 @@ class Writer:
     def text(self, *pieces: str) -> None:
         for piece in pieces:
             self.ids += self._tokenizer.encode(piece)
+
+    def image(self, image: PreparedImage) -> None:
+        """An image: the size of the upload in words, then one placeholder for each visual token."""
+        special, layout = self._tokenizer.special, image.layout
+        self.ids.append(special("<|media_begin|>"))
+        self.ids += self._tokenizer.encode(f"image {layout.width}x{layout.height}")
+        self.ids.append(special("<|media_content|>"))
+        self.images.append(PlacedImage(len(self.ids), image))
+        self.ids += [special("<|media_pad|>")] * layout.num_tokens
+        self.ids.append(special("<|media_end|>"))
 
     def close(self, tag: str) -> None:
         self.ids.append(self._close)
@@ -229,12 +265,14 @@ def render(
     thinking: bool = True,
     add_generation_prefix: bool = True,
     substitute: Substitute | None = None,
+    read_image: ReadImage | None = None,
 ) -> Rendered:
     """Render a conversation as K3 sees it.
 
     `messages` are OpenAI-style dicts. `substitute` may replace the ids of an answer in the history by those
     that were sampled for it (see `answers.py`). A last assistant message with `partial` true is left open and
-    continued.
+    continued. `read_image` gives the images of user messages; without it, as for a model without vision, an
+    image is an error.
     """
     if effort is not None and effort not in EFFORTS:
         raise TemplateError(f"reasoning effort {effort!r} is unknown; use one of {', '.join(EFFORTS)}")
@@ -249,7 +287,7 @@ def render(
     history = messages[:-1] if partial is not None else messages
     roles = [message.get("role") for message in history]
     num_system = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
-    conversation = _Conversation(tokenizer, writer, thinking, substitute)
+    conversation = _Conversation(tokenizer, writer, thinking, substitute, read_image)
     conversation.write(history[:num_system])
     anchors = [len(writer.ids)] if writer.ids and num_system < len(history) else []
     conversation.write(history[num_system:])
@@ -257,7 +295,7 @@ def render(
         writer.control("tool-choice", _CHOICE[tool_choice])
     if response_format:
         _write_response_format(writer, response_format)
-    rendered = Rendered(writer.ids, anchors=anchors)
+    rendered = Rendered(writer.ids, anchors=anchors, images=writer.images)
     if partial is not None:
         _open_partial(writer, rendered, partial, thinking)
     elif add_generation_prefix:
@@ -309,12 +347,18 @@ class _Conversation:
     """Writes the messages in order; keeps what tool results need from the latest assistant message."""
 
     def __init__(
-        self, tokenizer: Tokenizer, writer: Writer, thinking: bool, substitute: Substitute | None
+        self,
+        tokenizer: Tokenizer,
+        writer: Writer,
+        thinking: bool,
+        substitute: Substitute | None,
+        read_image: ReadImage | None,
     ) -> None:
         self._tokenizer = tokenizer
         self._writer = writer
         self._thinking = thinking
         self._substitute = substitute
+        self._read_image = read_image
         self._calls: list[tuple[str, str]] = []  # id and name of each call of the latest assistant message
         self._num_results = 0
 
@@ -344,7 +388,24 @@ class _Conversation:
             return
         name = message.get("name")
         attributes = {"name": name} if isinstance(name, str) and name else {}
+        if role == "user" and has_images(message):
+            self._write_parts(message["content"], attributes)
+            return
         self._writer.message(text_parts(message.get("content"), f"a {role} message"), role=role, **attributes)
+
+    def _write_parts(self, parts: Sequence[object], attributes: dict[str, str]) -> None:
+        """A user message with images, part after part and nothing between them."""
+        writer = self._writer
+        writer.open("message", role="user", **attributes)
+        for part in parts:
+            url = image_url(part)
+            if url is None:
+                writer.text(_part_text(part, "a user message"))
+            elif self._read_image is None:
+                raise TemplateError("this model reads no images; send text, or use a model with vision")
+            else:
+                writer.image(self._read_image(url))
+        writer.end_message()
 
     def _write_assistant(self, message: Json) -> None:
         writer = self._writer

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from k3agent.backend.chat.template import render, render_assistant
+
+from k3agent.backend.chat.images import ImageSettings, PreparedImage, plan_layout
+from k3agent.backend.chat.template import ReadImage, render, render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.errors import ModelFilesError, TemplateError
 
@@ -186,3 +188,44 @@ def test_own_vocabulary_format(tmp_path: Path) -> None:
     assert 257 not in tokenizer.encode("<|open|>")
     assert tokenizer.special("<|open|>") == 257
     assert tokenizer.decode([256, 257]) == "ab<|open|>"
+
+
+class TestImages:
+    """Placeholders: what one image of a user message becomes."""
+
+    @staticmethod
+    def reader(width: int, height: int) -> ReadImage:
+        layout = plan_layout(width, height, ImageSettings())
+        return lambda url: PreparedImage(layout=layout, pixels=url.encode())
+
+    def test_golden_ids(self, kimi: Tokenizer) -> None:
+        parts = [{"type": "image_url", "image_url": {"url": "a"}}]
+        rendered = render(kimi, [{"role": "user", "content": parts}], read_image=self.reader(1024, 768))
+        begin = rendered.token_ids.index(163602)
+        expected = [163602, 4017, 220, 8040, 19, 87, 27955, 163603, *[163605] * 1036, 163604]
+        assert rendered.token_ids[begin : begin + len(expected)] == expected
+        assert [(p.position, p.image.pixels) for p in rendered.images] == [(begin + 8, b"a")]
+
+    def test_parts_follow_each_other(self, kimi: Tokenizer) -> None:
+        parts = [
+            {"type": "text", "text": "left"},
+            {"type": "image_url", "image_url": "x"},
+            {"type": "text", "text": "<|media_pad|>"},
+            {"type": "image_url", "image_url": {"url": "y", "detail": "high"}},
+        ]
+        messages = [{"role": "user", "name": "ann", "content": parts}]
+        rendered = render(kimi, messages, read_image=self.reader(28, 28), effort=None)
+        image = "<|media_begin|>image 28x28<|media_content|><|media_pad|><|media_end|>"
+        text = kimi.decode(rendered.token_ids)
+        assert text.startswith('<|open|>message role="user" name="ann"<|sep|>left' + image)
+        assert f"{image}<|media_pad|>{image}<|close|>message<|sep|>" in text
+        # what the user typed is no placeholder
+        pads = [i for i, token in enumerate(rendered.token_ids) if token == kimi.special("<|media_pad|>")]
+        assert pads == [p.position for p in rendered.images]
+
+    def test_refusals(self, kimi: Tokenizer) -> None:
+        parts = [{"type": "image_url", "image_url": {"url": "a"}}]
+        with pytest.raises(TemplateError, match="reads no images"):
+            render(kimi, [{"role": "user", "content": parts}])
+        with pytest.raises(TemplateError, match="image_url"):
+            render(kimi, [{"role": "system", "content": parts}], read_image=self.reader(28, 28))
