@@ -1,8 +1,15 @@
 """Broken projects: a function of the project (or of a new module) gets a bug that its tests notice."""
 
+import re
 from dataclasses import dataclass
 
-from k3agent.backend.training.episodes.concepts import Func, random_concept
+from k3agent.backend.training.episodes.classes import (
+    ClassSample,
+    class_tests,
+    draw_class_sample,
+    find_class_bug,
+)
+from k3agent.backend.training.episodes.concepts import Func, random_concept, same_results
 from k3agent.backend.training.episodes.expressions import described_function
 from k3agent.backend.training.episodes.mutate import Bug, find_bug, outcome, with_bug
 from k3agent.backend.training.episodes.project import layout, literal, test_file
@@ -25,6 +32,13 @@ class Broken:
     test_path: str
     tests: str
     extra: dict[str, str]
+    sample: ClassSample | None = None
+
+    def works(self, text: str) -> bool:
+        """Whether a version of the file has it right."""
+        if self.sample is None:
+            return same_results(text, self.func)
+        return self.sample.works(text)
 
     @property
     def files(self) -> dict[str, str]:
@@ -159,6 +173,55 @@ def draw_broken(ctx: Setting) -> Broken | None:
         test_path,
         test_text,
         extra,
+    )
+
+
+def draw_broken_class(ctx: Setting) -> Broken | None:
+    """A bug in a method of a small class, in a new module."""
+    rng, words = ctx.rng, ctx.words
+    style = Style.draw(rng) if ctx.project is None else ctx.project.style
+    sample = draw_class_sample(rng, words)
+    if any(sample.name in text for text in ctx.facts.files.values()):
+        return None
+    bug = find_class_bug(sample, rng)
+    if bug is None:
+        return None
+    folder, _, tests = layout(rng, words)
+    stem = sample.name.lower() if rng.random() < 0.5 else words.module()
+    path = f"{folder}{stem}.py"
+    test_path = f"{tests}test_{stem}.py"
+    if path in ctx.facts.files or test_path in ctx.facts.files or path == test_path:
+        return None
+    good = style.dress(sample.lines)
+    if rng.random() < 0.4:
+        good = [f'"""{words.phrase().capitalize()}."""', "", *good]
+    offset = len(good) - len(sample.lines)
+    line = bug.index + offset
+    wrong = style.dress([bug.wrong])[0]
+    bad = [*good[:line], wrong, *good[line + 1 :]]
+    method = next(
+        match[1] for item in reversed(sample.lines[: bug.index]) if (match := re.match(r"\s+def (\w+)", item))
+    )
+    text = class_tests(
+        sample,
+        style,
+        path.removesuffix(".py").replace("/", "."),
+        rng.choice(("pytest", "pytest", "unittest")),
+    )
+    func = Func(method, [], sample.lines, "")
+    return Broken(
+        func,
+        bug,
+        path,
+        "\n".join(good) + "\n",
+        "\n".join(bad) + "\n",
+        line + 1,
+        wrong,
+        good[line],
+        test_path,
+        text,
+        {},
+        sample,
     )
 
 

@@ -1,5 +1,8 @@
 """Small well-known functions with descriptions: read from concepts.txt, named, dressed and sampled at random."""
 
+import ast
+import contextlib
+import io
 import random
 import re
 from dataclasses import dataclass, field
@@ -328,3 +331,17 @@ def random_concept(rng: random.Random, words: Words, **options: Any) -> Func:
         func = instantiate(rng.choice(concepts()), rng, words, **options)
         if func is not None:
             return func
+
+
+def same_results(text: str, func: Func) -> bool:
+    """Whether the function in a file gives what it must."""
+    scope: dict[str, object] = {}
+    try:
+        tree = ast.parse(text)
+        nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == func.name]
+        exec(compile(ast.Module(nodes[-1:], []), "file", "exec"), scope)
+        function = scope[func.name]
+        with contextlib.redirect_stdout(io.StringIO()):
+            return all(function(*[copy_value(arg) for arg in args]) == value for args, value in func.cases)  # type: ignore[operator]
+    except Exception:
+        return False

@@ -25,11 +25,7 @@ def _value(rng: random.Random, words: Words) -> object:
 
 def _key(rng: random.Random, words: Words) -> str:
     """A key of a settings file."""
-    return words.fresh(
-        lambda: rng.choice(
-            (words.noun(), f"{words.adjective()}_{words.noun()}", f"{words.noun()}_{words.noun()}")
-        )
-    )
+    return words.key()
 
 
 def settings(rng: random.Random, words: Words) -> dict[str, object]:
@@ -362,7 +358,7 @@ MAKERS: tuple[tuple[Callable[[random.Random, Words], File], int], ...] = (
     (ini_file, 2),
     (env_file, 1),
     (text_file, 4),
-    (requirements, 3),
+    (requirements, 5),
     (script_file, 5),
     (shell_file, 2),
     (go_file, 1),

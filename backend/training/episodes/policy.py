@@ -296,9 +296,21 @@ def show(lines: list[tuple[int, str]] | list[str]) -> str:
     return "```\n" + "\n".join(texts) + "\n```"
 
 
+def damage(session: Session, old: str) -> str | None:
+    """Now and then a text that is not copied right, so that the way out of the error is learned."""
+    if not session.slips or "\n" in old or len(old) < 8 or session.rng.random() > 0.03:
+        return None
+    at = session.rng.randrange(2, len(old) - 2)
+    wrong = old[:at] + session.rng.choice("xqz7") + old[at + 1 :]
+    return wrong if wrong != old else None
+
+
 def change_line(session: Session, path: str, line: int, old: str, new: str, think: str) -> Result:
     """Edit within one line; after an error look at the place and try once more."""
-    result = session.call("edit", think, path=path, old=old, new=new, line=line)
+    damaged = damage(session, old)
+    result = session.call(
+        "edit", think, learn=damaged is None, path=path, old=damaged or old, new=new, line=line
+    )
     if not result.is_error:
         return result
     view = open_file(session, path, "That did not fit. Look at the place.", offset=max(1, line - 2), limit=5)

@@ -214,7 +214,15 @@ def draw_project(rng: random.Random, words: Words, *, size: int | None = None) -
     for _ in range(count):
         sub = f"{words.fresh(words.noun)}/" if folder and rng.random() < 0.12 else ""
         path = f"{folder}{sub}{words.module()}.py"
-        project.modules.append(draw_module(rng, words, style, path, size=rng.choice((1, 2, 2, 3, 4, 6))))
+        project.modules.append(
+            draw_module(
+                rng,
+                words,
+                style,
+                path,
+                size=rng.choice((1, 2, 2, 3, 4, 6)) if rng.random() < 0.97 else rng.randint(14, 24),
+            )
+        )
     cross_use(project, rng, words)
     if rng.random() < 0.35:
         entry = project.modules[-1]

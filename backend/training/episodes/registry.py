@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.facts import Definition, Facts
 from k3agent.backend.training.episodes.project import Project
 from k3agent.backend.training.episodes.session import Plan
 from k3agent.backend.training.episodes.words import Words
@@ -32,6 +32,13 @@ class Setting:
         if kind < 0.93:
             return base
         return f"./{path}" if kind < 0.95 else f"{self.words.noun()}/{base}"
+
+    def called(self, item: Definition) -> str:
+        """A name as people write it: `Class.method` and `name()` now and then."""
+        kind = self.rng.random()
+        if item.owner and kind < 0.35:
+            return f"{item.owner}.{item.name}"
+        return f"{item.name}()" if kind > 0.96 and item.kind != "class" else item.name
 
     def choose(self, items: list) -> object | None:
         """A random item, or None."""

@@ -36,6 +36,7 @@ class Session:
     max_chars: int = 14000
     size: int = 0
     lead: str = ""
+    slips: bool = False
 
     def user(self, text: str) -> None:
         """The user speaks."""

@@ -185,6 +185,20 @@ class Words:
         name = camel(words) if style == "camel" else "_".join(words)
         return name if name not in RESERVED else name + "_value"
 
+    def key(self) -> str:
+        """A fresh key of a settings file."""
+        rng = self.rng
+
+        def make() -> str:
+            kind = rng.random()
+            if kind < 0.3:
+                return rng.choice(_LISTS["COMMON_KEYS"])
+            if kind < 0.6:
+                return self.noun()
+            return f"{self.adjective() if kind < 0.8 else self.noun()}_{self.noun()}"
+
+        return self.fresh(make)
+
     def class_name(self) -> str:
         """A fresh class name."""
 
@@ -204,7 +218,9 @@ class Words:
 
         def make() -> str:
             kind = rng.random()
-            if kind < 0.3:
+            if kind < 0.2:
+                return rng.choice(_LISTS["COMMON_CONSTANTS"])
+            if kind < 0.35:
                 words = [rng.choice(CONST_PREFIX), self.noun()]
             elif kind < 0.6:
                 words = [self.noun(), rng.choice(CONST_SUFFIX)]
@@ -225,6 +241,8 @@ class Words:
 
         def make() -> str:
             kind = self.rng.random()
+            if kind < 0.25:
+                return self.rng.choice(_LISTS["COMMON_MODULES"])
             if kind < 0.6:
                 return self.noun()
             if kind < 0.75:

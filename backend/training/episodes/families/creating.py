@@ -7,13 +7,13 @@ import json
 import re
 
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.concepts import same_results
 from k3agent.backend.training.episodes.facts import Definition
 from k3agent.backend.training.episodes.families.adding import plain_line
 from k3agent.backend.training.episodes.families.functions import (
     code_of,
     draw_new,
     said_signature,
-    same_results,
     thought_of,
 )
 from k3agent.backend.training.episodes.families.read import read_definition, unique_definition

@@ -4,7 +4,7 @@ import ast
 import re
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.concepts import Func, concepts, copy_value, instantiate
+from k3agent.backend.training.episodes.concepts import Func, concepts, instantiate, same_results
 from k3agent.backend.training.episodes.expressions import Grammar, described_function
 from k3agent.backend.training.episodes.facts import Definition
 from k3agent.backend.training.episodes.families.adding import append, open_end, squeeze
@@ -35,19 +35,6 @@ def draw_new(ctx: Setting) -> tuple[Func, str]:
             continue
         verb = rng.choice(("returns", "returns", "returns", "returns", "gives back", "should return"))
         return func, f"{verb} {func.description}"
-
-
-def same_results(text: str, func: Func) -> bool:
-    """Whether the function in a file gives what it must."""
-    scope: dict[str, object] = {}
-    try:
-        tree = ast.parse(text)
-        nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == func.name]
-        exec(compile(ast.Module(nodes[-1:], []), "file", "exec"), scope)
-        function = scope[func.name]
-        return all(function(*[copy_value(arg) for arg in args]) == value for args, value in func.cases)  # type: ignore[operator]
-    except Exception:
-        return False
 
 
 def rest_is_kept(before: str, after: str, name: str, owner: str = "") -> bool:
@@ -260,7 +247,7 @@ def add_param(ctx: Setting) -> Plan | None:
     return Plan(
         "add_param",
         "addfunc",
-        {"name": one.name, "param": param, "default": default},
+        {"name": ctx.called(one), "param": param, "default": default},
         play,
         check,
         ("def", one.name),
@@ -312,7 +299,9 @@ def add_docstring(ctx: Setting) -> Plan | None:
     lead = first[: len(first) - len(first.lstrip())]
     expected = "\n".join([*lines[: one.line], f'{lead}"""{said}"""', *lines[one.line :]])
     check = checks.declines() if has_one else checks.writes({one.path: expected})
-    return Plan("add_docstring", "addfunc", {"name": one.name, "text": said}, play, check, ("def", one.name))
+    return Plan(
+        "add_docstring", "addfunc", {"name": ctx.called(one), "text": said}, play, check, ("def", one.name)
+    )
 
 
 def play_delete_def(session: Session, wanted: str) -> tuple[str, str]:
@@ -390,4 +379,6 @@ def delete_def(ctx: Setting) -> Plan | None:
             return f"{one.path} is not as asked"
         return checks.unchanged(outcome, one.path)
 
-    return Plan("delete_def", "addfunc", {"name": one.name}, lambda s: play_delete_def(s, one.name), check)
+    return Plan(
+        "delete_def", "addfunc", {"name": ctx.called(one)}, lambda s: play_delete_def(s, one.name), check
+    )

@@ -228,7 +228,7 @@ def show_def(ctx: Setting) -> Plan | None:
     return Plan(
         "show_def",
         "explain",
-        {"name": one.name},
+        {"name": ctx.called(one)},
         lambda s: play_show(s, one.name),
         checks.answers(*lines),
         ("def", one.name),
@@ -313,7 +313,7 @@ def explain(ctx: Setting) -> Plan | None:
     return Plan(
         "explain",
         "explain",
-        {"name": one.name},
+        {"name": ctx.called(one)},
         lambda s: play_explain(s, one.name),
         check,
         ("def", one.name),
@@ -349,7 +349,7 @@ def returns(ctx: Setting) -> Plan | None:
     return Plan(
         "returns",
         "explain",
-        {"name": one.name},
+        {"name": ctx.called(one)},
         play,
         checks.answers(*(found.returns or ["None"])),
         ("def", one.name),
@@ -380,7 +380,9 @@ def params(ctx: Setting) -> Plan | None:
         )
 
     needles = one.params if one.params else ("no",)
-    return Plan("params", "explain", {"name": one.name}, play, checks.answers(*needles), ("def", one.name))
+    return Plan(
+        "params", "explain", {"name": ctx.called(one)}, play, checks.answers(*needles), ("def", one.name)
+    )
 
 
 @goal("value_of", "explain", 1.4)

@@ -3,8 +3,7 @@
 import re
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.bugs import Broken, draw_broken
-from k3agent.backend.training.episodes.families.functions import same_results
+from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class
 from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.policy import Hit, View, one_definition, open_file, several
 from k3agent.backend.training.episodes.registry import Setting, goal
@@ -207,7 +206,7 @@ def fixed(all_broken: list[Broken]) -> Check:
     def check(outcome: Outcome) -> str | None:
         for item in all_broken:
             after = outcome.after.get(item.path, "")
-            if not same_results(after, item.func):
+            if not item.works(after):
                 return f"{item.func.name} in {item.path} is still wrong"
         for path in {item.path for item in all_broken}:
             if not _near(outcome.before[path], outcome.after[path], 4 * len(all_broken)):
@@ -232,7 +231,7 @@ def _merge(all_broken: list[Broken]) -> dict[str, str]:
 
 def draw_bugs(ctx: Setting) -> list[Broken] | None:
     """One bug, now and then two in different files."""
-    first = draw_broken(ctx)
+    first = draw_broken_class(ctx) if ctx.rng.random() < 0.22 else draw_broken(ctx)
     if first is None:
         return None
     found = [first]
