@@ -93,16 +93,20 @@ class LocalServer:
         self._notify = notify
         self._process: subprocess.Popen[bytes] | None = None
         self._state: ServerState | None = None
-        self._started_at: float | None = None
+        self._restarted_at: float | None = None
 
     async def endpoint(self) -> Endpoint:
-        """Where to ask now; starts the server again, once, when it has died since the last request."""
+        """Where to ask now; starts the server again when it has died since the last request, but not twice
+        within a minute.
+        """
         if self._state is not None and not self._is_alive(self._state):
             log.warning("the local server (process %d) has ended", self._state.pid)
             self._notify("The local engine has ended; starting it again.")
             self._state = None
-            if self._started_at is not None and time.monotonic() - self._started_at < _RESTART_PAUSE_S:
-                raise self._start_error("The local engine ends again right after its start")
+            now = time.monotonic()
+            if self._restarted_at is not None and now - self._restarted_at < _RESTART_PAUSE_S:
+                raise self._start_error("The local engine ends again right after it was started again")
+            self._restarted_at = now
         if self._state is None:
             self._state = await self._join_or_start()
         return Endpoint(base_url=self._state.base_url, api_key=self._state.token)
@@ -140,7 +144,6 @@ class LocalServer:
             waited_s = time.monotonic() - began
             state = await self._running()
             if state is not None:
-                self._started_at = time.monotonic()
                 log.info("the local engine is ready after %.1f s at %s", waited_s, state.url)
                 return state
             code = process.poll()
@@ -253,7 +256,9 @@ async def _is_healthy(state: ServerState) -> bool:
 
 
 class BundledClient:
-    """`ModelClient` on the local server."""
+    """`ModelClient` on the local server. `model` is what the server is started with (a name or a folder);
+    `info.model` is what requests ask for.
+    """
 
     def __init__(
         self,
@@ -261,12 +266,14 @@ class BundledClient:
         home: Path,
         environ: Mapping[str, str],
         *,
+        model: str = "",
         idle_timeout_s: float = 600.0,
         notify: Notify | None = None,
         retry: RetryPolicy | None = None,
         timeouts: Timeouts | None = None,
     ) -> None:
-        self.server = LocalServer(home, info.model, environ, idle_timeout_s, notify or (lambda _: None))
+        told = notify or (lambda _: None)
+        self.server = LocalServer(home, model or info.model, environ, idle_timeout_s, told)
         self._chat = ChatClient(info, BUNDLED, self.server.endpoint, retry=retry, timeouts=timeouts)
 
     @property

@@ -87,7 +87,7 @@ class RequestEncoder:
         messages = b",".join(self._message_bytes(request))
         wanted = request.max_output_tokens or max_output_tokens
         room = context_window - self.estimate_tokens(len(head) + len(messages), request)
-        limit = max(min(wanted, room) - cut_tokens, _MIN_OUTPUT_TOKENS)
+        limit = max(min(wanted, room) - cut_tokens, min(wanted, _MIN_OUTPUT_TOKENS))
         tail: JsonObject = {"max_completion_tokens": limit}
         if request.response_schema is not None:
             tail["response_format"] = {

@@ -187,6 +187,7 @@ def choose_client(
             _bundled_info(choice, settings),
             home,
             environ,
+            model=choice.model,
             idle_timeout_s=settings.server_idle_timeout_s,
             notify=notify,
             retry=retry,
@@ -389,7 +390,8 @@ def _bundled_info(choice: Choice, settings: ClientSettings) -> ModelInfo:
     assert known is not None
     return ModelInfo(
         provider=BUNDLED_NAME,
-        model=choice.model,
+        # A folder is served under its own name.
+        model=Path(choice.model).name,
         base_url="",
         context_window=settings.context_window or (known.context_window if is_nano else _KIMI_WINDOW),
         max_output_tokens=settings.max_output_tokens or (known.max_output_tokens if is_nano else _MAX_OUTPUT),
