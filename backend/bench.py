@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.errors import BackendError
 from k3agent.backend.model.inputs import ForwardBatch, allocate_cache
@@ -104,13 +105,13 @@ def measure(model: K3ForCausalLM, context: int, decode_tokens: int) -> list[Timi
     return timings
 
 
-def load(name: str, dtype: torch.dtype) -> K3ForCausalLM:
+def load(name: str, dtype: torch.dtype, int8_decode: bool = False) -> K3ForCausalLM:
     """A model folder, or the embedded configuration with random weights."""
     if name != RANDOM_NANO:
-        return load_model(name, dtype)
+        return load_model(name, dtype, int8_decode=int8_decode)
     with tempfile.TemporaryDirectory() as folder:
         write_random(folder, NANO_CONFIG, seed=0, pack="all")
-        return load_model(folder, dtype)
+        return load_model(folder, dtype, int8_decode=int8_decode)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -121,14 +122,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--context", type=int, default=2048, help="tokens of prompt")
     parser.add_argument("--tokens", type=int, default=100, help="tokens to decode after the prompt")
+    parser.add_argument("--int8", action="store_true", help="decode through int8 where weights allow it")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     try:
-        model = load(options.model, getattr(torch, options.dtype))
+        model = load(options.model, getattr(torch, options.dtype), options.int8)
     except BackendError as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"{options.model}, {options.dtype}, {options.threads} threads, torch {torch.__version__}", end=", ")
+    kind = f"{options.dtype}, int8 decode" if options.int8 else options.dtype
+    print(f"{options.model}, {kind}, {options.threads} threads, torch {torch.__version__}", end=", ")
     print(f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, context {options.context}")
     for timing in measure(model, options.context, options.tokens):
         print(f"{timing.phase:8} {timing.tokens_per_s:9.1f} tokens/s")

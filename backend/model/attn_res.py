@@ -8,10 +8,11 @@ Source: Attention Residuals, arXiv 2603.15031.
 from typing import Protocol
 
 import torch
+from torch import Tensor, nn
+
 from k3agent.backend.kernels import registry
 from k3agent.backend.kernels.dtypes import wide_dtype
 from k3agent.backend.model.layers import Linear, RMSNorm
-from torch import Tensor, nn
 
 
 class Site:

@@ -6,10 +6,11 @@ The engine decides what is in a step and which pages and slots it uses; the mode
 from dataclasses import dataclass, field
 
 import torch
+from torch import LongTensor, Tensor
+
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels.dtypes import wide_dtype
-from torch import LongTensor, Tensor
 
 __all__ = ["PAGE_SIZE", "CacheTensors", "ForwardBatch", "allocate_cache", "wide_dtype"]
 

@@ -6,13 +6,14 @@ output gate).
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.kernels import registry
 from k3agent.backend.kernels.dtypes import wide_dtype
 from k3agent.backend.model.inputs import CacheTensors
 from k3agent.backend.model.layers import Linear, RMSNorm, fuse, parameter
 from k3agent.backend.model.step import Span, Step
-from torch import Tensor, nn
 
 L2_EPS = 1e-6
 """Added to the sum of squares when q and k are normalised."""

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.kernels import registry
 from k3agent.backend.kernels.dtypes import wide_dtype
-from torch import Tensor, nn
 
 
 def parameter(tensor: Tensor) -> nn.Parameter:

@@ -6,12 +6,13 @@ Source: Kimi K3 technical report, arXiv 2607.24653; Kimi Linear, arXiv 2510.2669
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.kernels import registry
 from k3agent.backend.model.inputs import CacheTensors
 from k3agent.backend.model.layers import Linear, RMSNorm, fuse
 from k3agent.backend.model.step import Span, Step
-from torch import Tensor, nn
 
 
 class MLA(nn.Module):

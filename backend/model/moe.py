@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.kernels import registry
 from k3agent.backend.kernels.dtypes import wide_dtype
 from k3agent.backend.kernels.reference.mxfp4 import GROUP
 from k3agent.backend.model.layers import GatedMLP, Linear, RMSNorm, gated_act, parameter
-from torch import Tensor, nn
 
 
 class Gate(nn.Module):

@@ -4,9 +4,10 @@ Source: OCP Microscaling Formats (MX) 1.0.
 """
 
 import torch
+from torch import Tensor
+
 from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels.reference.mxfp4 import GROUP, MAGNITUDES, SCALE_BIAS, mxfp4_dequantise
-from torch import Tensor
 
 __all__ = ["GROUP", "dequantize", "quantize"]
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.model.mxfp4 import GROUP, quantize
 from k3agent.backend.model.weights import TEXT_PREFIX, expected_tensors
-from safetensors.torch import save_file
-from torch import Tensor
 
 FLOAT32_ENDINGS = ("conv1d.weight", ".A_log", ".dt_bias", ".o_norm.weight", ".e_score_correction_bias")
 NEVER_PACKED = ("_res_proj.weight", "conv1d.weight", "embed_tokens.weight", "lm_head.weight")

@@ -8,8 +8,11 @@ once, and scalars stay Python numbers. The general path in the other modules def
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.kernels import registry
+from k3agent.backend.kernels.matvec import Matvec
 from k3agent.backend.model.attn_res import Site
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch
 from k3agent.backend.model.kda import KDA, L2_EPS
@@ -17,7 +20,6 @@ from k3agent.backend.model.layers import GatedMLP, RMSNorm
 from k3agent.backend.model.mla import MLA
 from k3agent.backend.model.moe import MoE
 from k3agent.backend.model.step import Step
-from torch import Tensor
 
 Sublayer = Callable[[Tensor, Step, CacheTensors], Tensor]
 
@@ -119,8 +121,11 @@ def single_act(config: ModelConfig, dtype: torch.dtype) -> Callable[[Tensor], Te
 class SingleKDA:
     """One KDA layer."""
 
-    def __init__(self, layer: KDA) -> None:
+    def __init__(self, layer: KDA, use_int8: bool) -> None:
         self._layer = layer
+        self._in, self._out = Matvec(layer.in_proj, use_int8), Matvec(layer.o_proj.weight, use_int8)
+        self._f_b = Matvec(layer.f_b_proj.weight, use_int8)
+        self._g_b = None if layer.g_b_proj is None else Matvec(layer.g_b_proj.weight, use_int8)
         self._heads, self._head_dim = layer.heads, layer.head_dim
         shape = (self._heads, self._head_dim)
         dtype = layer.in_proj.dtype
@@ -139,22 +144,21 @@ class SingleKDA:
         if step.fresh_slots:
             tail.zero_()
             state.zero_()
-        qkv, gate, f_a, beta = torch.mv(layer.in_proj, x).split(layer.in_widths)
+        qkv, gate, f_a, beta = self._in(x).split(layer.in_widths)
         window = torch.cat((tail, qkv.unsqueeze(0)))
         tail.copy_(window[1:])
         mixed = torch.nn.functional.silu(window.mul_(layer.taps).sum(0), inplace=True)
         mixed = mixed.view(3, self._heads, self._head_dim)
-        if layer.g_b_proj is not None:
-            gate = torch.mv(layer.g_b_proj.weight, gate)
+        if self._g_b is not None:
+            gate = self._g_b(gate)
         o = self._recurrence(mixed, self._decay(f_a), torch.sigmoid(beta).unsqueeze(-1), state)
         inverse_rms = torch.mul(o, o).sum(-1, keepdim=True).mul_(self._inverse_width).add_(self._eps).rsqrt_()
         o.mul_(inverse_rms).mul_(layer.o_norm.weight).mul_(torch.sigmoid(gate).view_as(o))
-        return torch.mv(layer.o_proj.weight, o.view(-1))
+        return self._out(o.view(-1))
 
     def _decay(self, f_a: Tensor) -> Tensor:
         """Retention factors, [H, K]."""
-        layer = self._layer
-        z = torch.addmv(layer.dt_bias, layer.f_b_proj.weight, f_a).view(self._heads, self._head_dim)
+        z = self._f_b(f_a).add_(self._layer.dt_bias).view(self._heads, self._head_dim)
         if self._bound is None:
             return torch.nn.functional.softplus(z).mul_(self._rate).neg_().exp_()
         return z.mul_(self._rate).sigmoid_().mul_(self._bound).exp_()
@@ -180,67 +184,70 @@ class SingleKDA:
 class SingleMLA:
     """One MLA layer."""
 
-    def __init__(self, layer: MLA) -> None:
+    def __init__(self, layer: MLA, use_int8: bool) -> None:
         self._layer = layer
+        self._in, self._out = Matvec(layer.in_proj, use_int8), Matvec(layer.o_proj.weight, use_int8)
+        self._q_b = None if layer.q_b_proj is None else Matvec(layer.q_b_proj.weight, use_int8)
         self._q_norm = None if layer.q_a_layernorm is None else SingleNorm(layer.q_a_layernorm)
         self._kv_norm = SingleNorm(layer.kv_a_layernorm)
 
     def __call__(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
         layer, span = self._layer, step.singles[0]
-        query, latent, *gate = torch.mv(layer.in_proj, x).split(layer.in_widths)
-        if self._q_norm is not None and layer.q_b_proj is not None:
-            query = torch.mv(layer.q_b_proj.weight, self._q_norm(query))
+        query, latent, *gate = self._in(x).split(layer.in_widths)
+        if self._q_norm is not None and self._q_b is not None:
+            query = self._q_b(self._q_norm(query))
         latents = cache.latents[layer.layer_index]
         row = torch.cat((self._kv_norm(latent[: layer.rank]), latent[layer.rank :]))
         latents.view(-1, latents.shape[-1]).index_copy_(0, step.latent_places, row.unsqueeze(0))
         o = layer.attend_absorbed(query.view(1, layer.heads, -1), span, latents).reshape(-1)
         if gate:
             o = torch.sigmoid(gate[0]).mul_(o)
-        return torch.mv(layer.o_proj.weight, o)
+        return self._out(o)
 
 
 class SingleMLP:
     """A dense MLP."""
 
-    def __init__(self, mlp: GatedMLP, act: Callable[[Tensor], Tensor]) -> None:
-        self._gate_up, self._down, self._act = mlp.gate_up, mlp.down_proj.weight, act
+    def __init__(self, mlp: GatedMLP, act: Callable[[Tensor], Tensor], use_int8: bool) -> None:
+        self._gate_up, self._down = Matvec(mlp.gate_up, use_int8), Matvec(mlp.down_proj.weight, use_int8)
+        self._act = act
 
     def __call__(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
-        return torch.mv(self._down, self._act(torch.mv(self._gate_up, x)))
+        return self._down(self._act(self._gate_up(x)))
 
-    def add_to(self, y: Tensor, x: Tensor) -> Tensor:
-        """y + the output for x, in place."""
-        return y.addmv_(self._down, self._act(torch.mv(self._gate_up, x)))
+    def plus(self, y: Tensor, x: Tensor) -> Tensor:
+        """y + the output for x, in place in y."""
+        return self._down.plus(y, self._act(self._gate_up(x)))
 
 
 class SingleMoE:
     """Routed and shared experts."""
 
-    def __init__(self, moe: MoE, config: ModelConfig, act: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, moe: MoE, config: ModelConfig, act: Callable[[Tensor], Tensor], use_int8: bool
+    ) -> None:
         self._moe, self._config, self._act = moe, config, act
-        self._pairs = moe.experts.pairs
-        dtype = moe.gate.weight.dtype
-        self._inner = torch.empty(config.num_experts_per_token, 2 * config.moe_intermediate_size, dtype=dtype)
-        self._inner_rows = self._inner.unbind()
+        self._experts = [tuple(Matvec(w, use_int8) for w in pair) for pair in moe.experts.pairs]
+        down, up = moe.routed_expert_down_proj, moe.routed_expert_up_proj
+        self._down = None if down is None else Matvec(down.weight, use_int8)
+        self._up = None if up is None else Matvec(up.weight, use_int8)
         self._norm = None if moe.routed_expert_norm is None else SingleNorm(moe.routed_expert_norm)
-        self._shared = None if moe.shared_experts is None else SingleMLP(moe.shared_experts, act)
-        self._zeros = torch.zeros(config.expert_width, dtype=dtype)
+        self._shared = None
+        if moe.shared_experts is not None:
+            self._shared = SingleMLP(moe.shared_experts, act, use_int8)
 
     def __call__(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
-        moe = self._moe
-        chosen, weights = self._route(torch.mv(moe.gate.weight, x))
-        z = x if moe.routed_expert_down_proj is None else torch.mv(moe.routed_expert_down_proj.weight, x)
-        for e, row in zip(chosen, self._inner_rows, strict=True):
-            torch.mv(self._pairs[e][0], z, out=row)
-        inner = self._act(self._inner).unbind()
-        u = torch.addmv(self._zeros, self._pairs[chosen[0]][1], inner[0], alpha=weights[0])
-        for e, h, weight in zip(chosen[1:], inner[1:], weights[1:], strict=True):
-            u.addmv_(self._pairs[e][1], h, alpha=weight)
+        chosen, weights = self._route(torch.mv(self._moe.gate.weight, x))
+        z = x if self._down is None else self._down(x)
+        inner = self._act(torch.stack([self._experts[e][0](z) for e in chosen])).unbind()
+        u = torch.zeros_like(z)
+        for e, h, weight in zip(chosen, inner, weights, strict=True):
+            self._experts[e][1].plus(u, h, weight)
         if self._norm is not None:
             u = self._norm(u)
-        if moe.routed_expert_up_proj is not None:
-            u = torch.mv(moe.routed_expert_up_proj.weight, u)
-        return u if self._shared is None else self._shared.add_to(u, x)
+        if self._up is not None:
+            u = self._up(u)
+        return u if self._shared is None else self._shared.plus(u, x)
 
     def _route(self, logits: Tensor) -> tuple[list[int], list[float]]:
         config = self._config
@@ -258,9 +265,14 @@ class SinglePath:
     """The way of one token through all layers; made from a loaded model, whose weights it shares."""
 
     def __init__(
-        self, config: ModelConfig, embeddings: Tensor, norm: RMSNorm, output_site: Site | None
+        self,
+        config: ModelConfig,
+        embeddings: Tensor,
+        norm: RMSNorm,
+        output_site: Site | None,
+        use_int8: bool,
     ) -> None:
-        self._config = config
+        self._config, self._use_int8 = config, use_int8
         self._embeddings, self._norm, self._output_site = embeddings, SingleNorm(norm), output_site
         block = config.attn_res_block_size
         num_blocks = None if block is None else -(-config.num_hidden_layers // block)
@@ -274,13 +286,13 @@ class SinglePath:
         """Add the next sublayer."""
         sublayer: Sublayer
         if isinstance(module, KDA):
-            sublayer = SingleKDA(module)
+            sublayer = SingleKDA(module, self._use_int8)
         elif isinstance(module, MLA):
-            sublayer = SingleMLA(module)
+            sublayer = SingleMLA(module, self._use_int8)
         elif isinstance(module, MoE):
-            sublayer = SingleMoE(module, self._config, self._act)
+            sublayer = SingleMoE(module, self._config, self._act, self._use_int8)
         else:
-            sublayer = SingleMLP(module, self._act)
+            sublayer = SingleMLP(module, self._act, self._use_int8)
         self._sublayers.append((site, starts_block, SingleNorm(norm), sublayer))
 
     def run(self, batch: ForwardBatch, cache: CacheTensors, taps: list[Tensor] | None) -> Tensor:

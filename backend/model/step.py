@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.model.inputs import ForwardBatch
-from torch import Tensor
 
 
 @dataclass

@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels.reference.mxfp4 import GROUP, mxfp4_dequantise
 from k3agent.backend.model.k3 import K3ForCausalLM
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +79,9 @@ def load_model(
     device: torch.device | str = "cpu",
     *,
     packed_experts: bool = False,
+    int8_decode: bool = False,
 ) -> K3ForCausalLM:
-    """Read config and weights of a folder. `packed_experts` keeps MXFP4 experts packed (see
-    K3ForCausalLM)."""
+    """Read config and weights of a folder. The two options are those of K3ForCausalLM."""
     folder = Path(folder)
     config = ModelConfig.from_dir(folder)
     if torch.device(device).type == "cpu":
@@ -88,7 +89,7 @@ def load_model(
         # zeros.
         torch.set_flush_denormal(True)
     with torch.device(device):
-        model = K3ForCausalLM(config, dtype, packed_experts=packed_experts)
+        model = K3ForCausalLM(config, dtype, packed_experts=packed_experts, int8_decode=int8_decode)
     with Source(folder) as source:
         if source.vision_names:
             log.info("skipped %d tensors of the image encoder: text only", len(source.vision_names))

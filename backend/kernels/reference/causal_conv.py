@@ -5,8 +5,9 @@ Source: Kimi Linear, arXiv 2510.26692, short convolution of q, k and v.
 
 import torch
 import torch.nn.functional as F
-from k3agent.backend.kernels.dtypes import wide_dtype
 from torch import Tensor
+
+from k3agent.backend.kernels.dtypes import wide_dtype
 
 
 def causal_conv(x: Tensor, tail: Tensor, weight: Tensor) -> Tensor:

@@ -5,8 +5,9 @@ Source: Kimi K3 technical report, arXiv 2607.24653, SiTU-GLU.
 
 import torch
 import torch.nn.functional as F
-from k3agent.backend.kernels.dtypes import wide_dtype
 from torch import Tensor
+
+from k3agent.backend.kernels.dtypes import wide_dtype
 
 
 def situ_glu(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:

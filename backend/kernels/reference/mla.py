@@ -7,8 +7,9 @@ K3, arXiv 2607.24653.
 """
 
 import torch
-from k3agent.backend.kernels.dtypes import wide_dtype
 from torch import Tensor
+
+from k3agent.backend.kernels.dtypes import wide_dtype
 
 QUERY_BLOCK = 128
 """Queries scored at a time in the expanded form; bounds the score matrix."""

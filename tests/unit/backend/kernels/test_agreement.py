@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
+
 from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels import registry
-from torch import Tensor
 
 ATOL = 1e-11
 

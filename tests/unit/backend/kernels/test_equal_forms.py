@@ -3,11 +3,12 @@ whole."""
 
 import pytest
 import torch
+from torch import Tensor
+
 from k3agent.backend.kernels.reference.causal_conv import causal_conv, causal_conv_step
 from k3agent.backend.kernels.reference.kda_chunk import CHUNK, kda_chunk
 from k3agent.backend.kernels.reference.kda_step import kda_recurrent
 from k3agent.backend.kernels.reference.mla import mla_absorbed, mla_expanded
-from torch import Tensor
 
 HEADS, WIDTH = 2, 16
 GATES = {

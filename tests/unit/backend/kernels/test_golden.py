@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from torch import Tensor
+
 from k3agent.backend.kernels.reference.attn_res import mix, mix_folded
 from k3agent.backend.kernels.reference.gated_act import situ_glu, swiglu
 from k3agent.backend.kernels.reference.kda_gate import kda_gate
 from k3agent.backend.kernels.reference.kda_step import kda_recurrent
 from k3agent.backend.kernels.reference.router import route
-from torch import Tensor
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 

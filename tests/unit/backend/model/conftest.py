@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from k3agent.backend.model.weights import load_model
 from model_harness import Harness
 from support.tiny_k3 import write_tiny_k3
+
+from k3agent.backend.model.weights import load_model
 
 
 @pytest.fixture

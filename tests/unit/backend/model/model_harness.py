@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
+
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch, allocate_cache
 from k3agent.backend.model.k3 import K3ForCausalLM
-from torch import Tensor
 
 
 @dataclass

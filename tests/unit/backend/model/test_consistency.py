@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_harness import Harness, Place
+from support.tiny_k3 import write_tiny_k3
+
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.errors import BackendError
 from k3agent.backend.model.inputs import ForwardBatch
 from k3agent.backend.model.weights import load_model
-from model_harness import Harness, Place
-from support.tiny_k3 import write_tiny_k3
 
 MakeHarness = Callable[..., Harness]
 EXACT = {"rtol": 0.0, "atol": 1e-10}
@@ -182,3 +183,15 @@ def test_a_cut_on_the_grid_is_within_rounding_in_float32(make_harness: MakeHarne
     cut = make_harness(torch.float32).run(tokens, [2 * PAGE_SIZE, PAGE_SIZE, 2 * PAGE_SIZE])
     torch.testing.assert_close(cut, whole, rtol=0, atol=2e-3)
     assert (cut - whole).abs().median() < 1e-5
+
+
+def test_int8_decode_is_near(tmp_path: Path) -> None:
+    """Weights are the same, activations are rounded to bf16."""
+    write_tiny_k3(tmp_path / "m", pack="all")
+    tokens = ids(40)
+    exact = Harness(load_model(tmp_path / "m", torch.float32)).run(tokens, [20, *[1] * 20])
+    found = Harness(load_model(tmp_path / "m", torch.float32, int8_decode=True)).run(tokens, [20, *[1] * 20])
+    assert torch.equal(found[:20], exact[:20])
+    cosine = torch.nn.functional.cosine_similarity(found[20:], exact[20:], dim=-1)
+    assert cosine.median() > 0.99
+    assert not torch.equal(found[20:], exact[20:])

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from k3agent.backend.errors import BackendError
 from k3agent.backend.model.mxfp4 import dequantize, quantize
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from support.tiny_k3 import write_tiny_k3
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError
 from k3agent.backend.model import mxfp4
 from k3agent.backend.model.weights import expected_tensors, load_model
-from safetensors.torch import load_file, save_file
-from support.tiny_k3 import write_tiny_k3
 
 FILE = "model.safetensors"
 LAYER = "language_model.model.layers.1."
