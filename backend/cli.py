@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from k3agent.backend.errors import BackendError, ModelFilesError
-
 from k3agent import __version__
+from k3agent.backend.errors import BackendError, ModelFilesError
 
 log = logging.getLogger(__name__)
 

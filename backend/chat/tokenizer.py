@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tiktoken
+
 from k3agent.backend.errors import ModelFilesError
 
 # Kimi's split pattern, one alternative per line; the set intersections keep Han out of the word classes.

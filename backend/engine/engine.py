@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import torch
+
 from k3agent.backend.cache.hybrid import HybridCache
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.config import PAGE_SIZE

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
 from k3agent.backend.cache.hybrid import split_budget
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.engine.messages import EngineSettings
@@ -15,7 +17,6 @@ from k3agent.backend.errors import CacheFullError, ModelFilesError
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch, allocate_cache
 from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.model.weights import load_model
-from torch import Tensor
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CPU_CACHE_BYTES = 512 << 20

@@ -1,10 +1,11 @@
 """Logits to one token id: greedy, or temperature and nucleus, within what the grammar allows."""
 
 import torch
+from torch import Tensor
+
 from k3agent.backend.engine.grammar import Allowed, Free
 from k3agent.backend.engine.messages import SamplingParams
 from k3agent.backend.errors import BackendError
-from torch import Tensor
 
 
 class Sampler:

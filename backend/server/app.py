@@ -11,6 +11,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from k3agent.backend.engine.client import EngineClient
 from k3agent.backend.errors import BadRequestError
 from k3agent.backend.server.answer import AnswerEvent, ChatService, Done, Prepared, Progress, completion
@@ -18,11 +24,6 @@ from k3agent.backend.server.errors import HttpError, error_body, status_of
 from k3agent.backend.server.metrics import Metrics
 from k3agent.backend.server.schema import Profile, parse_chat
 from k3agent.backend.server.stream import Chunks, EventStream, answer_texts, until_gone
-from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 

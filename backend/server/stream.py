@@ -11,6 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
 from k3agent.backend.chat.parser import (
     ArgumentsDelta,
     CallEnded,
@@ -23,8 +26,6 @@ from k3agent.backend.chat.template import Json
 from k3agent.backend.errors import BackendError
 from k3agent.backend.server.answer import AnswerEvent, Done, Prepared, Progress
 from k3agent.backend.server.errors import error_body
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from k3agent.backend.chat.tokenizer import Tokenizer  # after the skip
 from safetensors.torch import load_file, save_file
 from support.tiny_k3 import write_tiny_k3
 from support.tiny_tokenizer import VOCAB_SIZE, write_tiny_tokenizer
+
+from k3agent.backend.chat.tokenizer import Tokenizer  # after the skip
 
 
 def write_model(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+
 from k3agent.backend.engine.client import EngineClient
 from k3agent.backend.engine.messages import (
     Add,

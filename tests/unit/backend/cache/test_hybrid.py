@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
 from k3agent.backend.cache.hybrid import HybridCache, split_budget
 from k3agent.backend.cache.pages import PagePool
 from k3agent.backend.cache.radix import Checkpoint, RadixNode

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from k3agent.backend.chat.tokenizer import Tokenizer
 
 FOLDER = Path(__file__).resolve().parents[4].parent / "shared" / "fixtures" / "kimi-tokenizer"

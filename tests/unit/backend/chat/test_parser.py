@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from k3agent.backend.chat.answers import SampledAnswers
 from k3agent.backend.chat.parser import (
     ArgumentsDelta,

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from k3agent.backend.chat.parser import OutputParser
 from k3agent.backend.chat.template import render
 from k3agent.backend.chat.tokenizer import Tokenizer

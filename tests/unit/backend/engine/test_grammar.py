@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tiny_tokenizer import write_tiny_tokenizer
+
 from k3agent.backend.chat.parser import OutputParser
 from k3agent.backend.chat.template import render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.engine.grammar import Free, Grammar, GrammarSpec, OneOf
 from k3agent.backend.errors import GrammarError
-from support.tiny_tokenizer import write_tiny_tokenizer
 
 
 def tool(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from k3agent.backend.errors import BackendError, BadRequestError, EngineUnavailableError
 from k3agent.backend.server.answer import StopStrings, make_usage
 from k3agent.backend.server.errors import HttpError, error_body, status_of

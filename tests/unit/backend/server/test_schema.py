@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from k3agent.backend.errors import BadRequestError
 from k3agent.backend.server.schema import ChatRequest, Profile, parse_chat
 
