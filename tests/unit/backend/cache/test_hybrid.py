@@ -272,6 +272,13 @@ def test_no_room_is_an_answer_not_a_crash() -> None:
     assert engine.start([1]) is not None
 
 
+def test_no_slot_leaves_no_lock() -> None:
+    engine = Engine(num_pages=8, num_slots=1)
+    engine.run([1] * 8)
+    assert engine.start([1] * 9) is None  # the only slot holds the checkpoint that it would start from
+    engine.audit([])
+
+
 def test_locked_nodes_survive() -> None:
     engine = Engine()
     engine.run([1] * 8)
