@@ -222,8 +222,10 @@ class EngineClient:
 
 
 def _environ(settings: EngineSettings) -> dict[str, str]:
-    """Threads that wait for each other sleep instead of spinning: beside a compiler or a test run, which is the
-    normal state of an agent's machine, spinning made start-up and decoding tens of times slower.
+    """Threads that wait for each other sleep instead of spinning.
+
+    Beside a compiler or a test run, the normal state of an agent's machine, spinning made start-up and decode
+    tens of times slower.
     """
     waiting = {"OMP_WAIT_POLICY": "PASSIVE"} if settings.device == "cpu" else {}
     return {**waiting, **os.environ}
