@@ -15,6 +15,7 @@ import resource
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -29,6 +30,8 @@ EPISODES = "k3agent.backend.training.encode:stream"
 SYNTHETIC = "k3agent.backend.training.data:synthetic_stream"
 HELD_OUT_SEED = 1_000_003
 """Seeds from here on are for evaluation; training counts up from its own, far below."""
+MIN_KEPT = 32
+"""Batches are not repeated before so many are there."""
 MIN_DOCUMENT = 16
 """A document cut shorter than this at the end of a batch teaches nothing; its place is filled without loss.
 """
@@ -157,6 +160,10 @@ class FeedSettings:
     """Address space of a worker: one that grows without end ends itself, not the machine."""
     stall_s: float = 90.0
     """A worker that sends nothing for so long, while it could, is replaced."""
+    max_uses: int = 1
+    """How often a batch may be used: above 1, a reader that finds no fresh batch gets an earlier one."""
+    keep: int = 1500
+    """Batches kept for that, the oldest dropped first."""
 
 
 def load_source(source: str) -> Callable[..., Iterator[Episode]]:
@@ -205,6 +212,9 @@ class Feed:
         self.settings = settings
         self.waited_s = 0.0
         self.num_batches = 0
+        self.num_repeated = 0
+        self._kept: deque[list[Any]] = deque(maxlen=settings.keep)
+        self._rng = random.Random(settings.seed)
         self.num_failures = 0
         self._context = multiprocessing.get_context("spawn")
         self._progress = self._context.Value("d", 0.0)
@@ -284,8 +294,10 @@ class Feed:
         start = time.monotonic()
         while True:
             try:
-                batch = self._ready.get(timeout=0.5)
+                batch = self._ready.get_nowait() if self._may_repeat() else self._ready.get(timeout=0.5)
             except queue.Empty:
+                if (earlier := self._earlier()) is not None:
+                    return earlier
                 if not self._reader.is_alive():
                     raise FeedError(
                         f"all workers of {self.settings.source} have ended; see their errors above"
@@ -295,7 +307,25 @@ class Feed:
                 continue
             self.waited_s += time.monotonic() - start
             self.num_batches += 1
+            if self.settings.max_uses > 1:
+                self._kept.append([1, batch])
             return batch
+
+    def _may_repeat(self) -> bool:
+        return self.settings.max_uses > 1 and len(self._kept) >= MIN_KEPT
+
+    def _earlier(self) -> HostBatch | None:
+        """A batch used before: the least used of a few drawn at random. None if there is none."""
+        if not self._may_repeat():
+            return None
+        # The newest are left alone for a while: the same batch twice in a row teaches little.
+        drawn = self._rng.sample(range(len(self._kept) - MIN_KEPT // 2), 8)
+        entry = min((self._kept[i] for i in drawn), key=lambda entry: entry[0])
+        if entry[0] >= self.settings.max_uses:
+            return None
+        entry[0] += 1
+        self.num_repeated += 1
+        return entry[1]
 
     def close(self) -> None:
         self._stopped.set()

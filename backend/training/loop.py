@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+
 from k3agent.backend.training import export, plots
 from k3agent.backend.training.balancing import imbalance
 from k3agent.backend.training.compiled import pack_cache, trim_autotuners
@@ -176,6 +177,8 @@ class Run:
             "tokens_per_s": round((trainer.num_tokens - tokens) / seconds),
             "starved_share": round((feed.waited_s - waited) / seconds, 3),
             "queue": feed.num_ready,
+            "fresh_batches": feed.num_batches,
+            "repeated_batches": feed.num_repeated,
             "worker_failures": feed.num_failures,
             "stages": self._stages,
             **trainer.split_ms(),

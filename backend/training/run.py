@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from k3agent.backend.training.data import (
     EPISODES,
     HELD_OUT_SEED,
@@ -43,6 +44,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--muon-rate", type=float, default=4e-3)
     add("--adam-rate", type=float, default=3e-3)
     add("--workers", type=int, default=14)
+    add("--max-uses", type=int, default=5, help="how often a batch is used when workers fall behind")
     add("--source", default=EPISODES, help="module:function that yields episodes")
     add("--tokens", type=int, default=65_536, help="tokens of a step")
     add("--max-length", type=int, default=4096, help="longest document; longer ones are cut")
@@ -101,7 +103,8 @@ def start_feeds(options: argparse.Namespace) -> dict[str, Feed]:
         shared["beginning"] = constant_beginning()
     # A later command must not repeat the episodes of an earlier one.
     seed = options.seed + (100_000 if options.resume or options.init else 0)
-    feeds = {"train": Feed(FeedSettings(plan=plan, seed=seed, num_workers=options.workers, **shared))}
+    workers = {"num_workers": options.workers, "max_uses": options.max_uses}
+    feeds = {"train": Feed(FeedSettings(plan=plan, seed=seed, **workers, **shared))}
     shared["plan"] = StagePlan(((0.0, plan.weights(1.0)),))
     shared |= {"num_workers": 1, "depth": max(options.eval_batches, 1)}
     if options.eval_batches:

@@ -6,6 +6,7 @@ from itertools import cycle, islice
 
 import numpy as np
 import pytest
+
 from k3agent.backend.training.data import (
     SYNTHETIC,
     Feed,
@@ -120,6 +121,20 @@ def test_batches_come_from_processes() -> None:
     assert all(batch.offsets[-1] == 256 for batch in batches)
     assert len({batch.token_ids.tobytes() for batch in batches}) == 12
     assert feed.num_failures == 0
+
+
+def test_a_reader_that_is_ahead_gets_earlier_batches_a_bounded_number_of_times() -> None:
+    feed = Feed(settings(1, max_uses=3))
+    try:
+        uses: dict[bytes, int] = {}
+        for _ in range(4000):
+            key = feed.next(60).token_ids.tobytes()
+            uses[key] = uses.get(key, 0) + 1
+    finally:
+        feed.close()
+    assert feed.num_repeated > 0
+    assert feed.num_batches == len(uses)
+    assert max(uses.values()) <= 3
 
 
 def test_a_worker_that_dies_is_replaced_until_too_many_have(monkeypatch: pytest.MonkeyPatch) -> None:
