@@ -20,7 +20,7 @@ import torch
 
 log = logging.getLogger(__name__)
 
-MAX_CONFIGS = 8
+MAX_CONFIGS = 4
 KERNEL_MODULES = ("fla.ops.kda", "fla.ops.common", "fla.ops.gla", "fla.ops.utils")
 ARCHIVE = "cache.tar.xz"
 PART_SIZE_BYTES = 15 * 1024 * 1024
@@ -142,7 +142,7 @@ def start_compiling(
     return processes
 
 
-def wait_all(processes: list[subprocess.Popen[bytes]], timeout_s: float = 300.0) -> int:
+def wait_all(processes: list[subprocess.Popen[bytes]], timeout_s: float = 150.0) -> int:
     """Wait for the processes; returns how many failed. What they miss is compiled later, one by one."""
     end = time.monotonic() + timeout_s
     failed = 0
