@@ -4,6 +4,7 @@ The output equals what the same command prints in a shell, except for times. One
 """
 
 import contextlib
+import gc
 import io
 import os
 import pickle
@@ -21,6 +22,15 @@ from typing import Any
 
 HEADER = struct.Struct("<I")
 TIMEOUT_S = 10
+UNUSED = (
+    "cacheprovider faulthandler unraisableexception threadexception doctest junitxml pastebin logging recwarn stepwise"
+    " legacypath setuponly setupplan tmpdir monkeypatch"
+)
+"""Plugins of pytest that the generated tests never need and whose absence does not show in the output."""
+
+
+def _without_unused() -> list[str]:
+    return [part for name in UNUSED.split() for part in ("-p", f"no:{name}")]
 
 
 def _send(fd: int, value: object) -> None:
@@ -92,10 +102,14 @@ def _serve(ask: int, answer: int) -> None:
         os.chdir(folder)
         (Path(folder) / "test_warm.py").write_text("def test_a():\n    assert 1 == 2\n", encoding="utf-8")
         with contextlib.suppress(SystemExit):
-            pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:faulthandler"])
+            pytest.main(["-q", *_without_unused()])
         for name in [name for name in sys.modules if name == "test_warm"]:
             del sys.modules[name]
         os.chdir("/")
+    # Children live too briefly for garbage to matter, and a collection would copy all shared pages.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     while True:
         try:
             folder, argv = _receive(ask)
@@ -158,7 +172,7 @@ def _child(folder: str, argv: list[str]) -> int:
             import pytest
 
             sys.argv = ["pytest", *argv[2:]]
-            return int(pytest.main([*argv[2:], "-p", "no:cacheprovider", "-p", "no:faulthandler"]))
+            return int(pytest.main([*argv[2:], *_without_unused()]))
         if argv[:2] == ["-m", "unittest"]:
             import unittest
 
