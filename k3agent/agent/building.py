@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from k3agent.agent.context import Context, system_prompt
 from k3agent.agent.instructions import check_overhead, find_instructions
 from k3agent.agent.options import SessionOptions
+from k3agent.agent.permissions import check_rules
 from k3agent.errors import ConfigError, SandboxError
 from k3agent.providers.base import ModelInfo, Profile
 from k3agent.store.records import StoredSession
@@ -31,6 +32,10 @@ async def prepare(options: SessionOptions) -> None:
     if not options.cwd.is_dir():
         raise ConfigError(f"the workspace {options.cwd} is not a folder; pass --cwd")
     await asyncio.gather(options.client.connect(), asyncio.to_thread(load_tools))
+    # Every wrong option is found here, before anything is stored.
+    check_rules(options.permission_mode, (*options.allow, *options.deny))
+    choose_effort(options.effort, options.client.info)
+    choose_sandbox(options)
 
 
 def load_tools() -> dict[str, Tool[Any]]:

@@ -118,6 +118,14 @@ def _glob_regex(pattern: str) -> str:
     return "(?s:" + "".join(parts) + ")"
 
 
+def check_rules(mode: str, rules: tuple[str, ...]) -> None:
+    """Raises ConfigError for an unknown mode or a rule that is not understood."""
+    if mode not in tuple(Mode):
+        raise ConfigError(f"permission mode {mode!r} is unknown; choose one of {', '.join(Mode)}")
+    for rule in rules:
+        Rule.parse(rule)
+
+
 class Territory:
     """Which places are the workspace's, which are protected, which are outside. All paths absolute and
     resolved.
@@ -178,11 +186,8 @@ class Permissions:
     def __init__(
         self, *, mode: str, allow: tuple[str, ...], deny: tuple[str, ...], territory: Territory
     ) -> None:
-        try:
-            self.mode = Mode(mode)
-        except ValueError as error:
-            modes = ", ".join(Mode)
-            raise ConfigError(f"permission mode {mode!r} is unknown; choose one of {modes}") from error
+        check_rules(mode, (*allow, *deny))
+        self.mode = Mode(mode)
         self.territory = territory
         self._allow = tuple(Rule.parse(text) for text in allow)
         self._deny = tuple(Rule.parse(text) for text in deny)

@@ -8,7 +8,7 @@ model is told so.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from k3agent.agent.dispatch import file_hashes
@@ -22,11 +22,12 @@ UNKNOWN = (
 )
 
 
-def settle(message: Message, rows: Mapping[str, CallRow], cwd: Path) -> dict[str, CallRow]:
-    """The calls of `message` that are over, by id. Those that are missing may be run. `rows`: by call id."""
+def settle(message: Message, rows: Iterable[CallRow], cwd: Path) -> dict[str, CallRow]:
+    """The calls of `message` that are over, by id. Those that are missing may be run."""
+    by_id = {row.call_id: row for row in rows}
     settled: dict[str, CallRow] = {}
     for call in message.calls:
-        row = rows.get(call.id)
+        row = by_id.get(call.id)
         if row is None:
             continue
         if row.result is not None:

@@ -34,7 +34,7 @@ from k3agent.store import blobs
 from k3agent.store.database import SessionLock
 from k3agent.store.records import StoredSession
 from k3agent.store.sessions import SessionStore
-from k3agent.types import ImagePart, Message, MessageId, SessionId, ToolSpec
+from k3agent.types import ImagePart, Message, MessageId, Role, SessionId, ToolSpec
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import ToolContext
@@ -44,6 +44,7 @@ __all__ = ["NO_LIMITS", "Limits", "Receipt", "Session", "SessionOptions"]
 log = logging.getLogger(__name__)
 
 MAX_RESULT_CHARS = 50_000
+GO_ON = "Go on with the task from where you stopped."
 MIN_RESULT_CHARS = 4_000
 
 
@@ -69,6 +70,7 @@ class Session:
         self._task: asyncio.Task[TurnEnded] | None = None
         self._dispatcher: Dispatcher | None = None
         self._interrupt_reason: str | None = None
+        self._is_running = False
         self._masker = Masker(options.environ)
         self._environ = child_environ(options.environ)
         self._approvals = Approvals(self._emitter, is_interactive=options.is_interactive)
@@ -164,7 +166,6 @@ class Session:
         reap_orphans(output_dir)
         self._jobs = JobTable(output_dir)
         rows = self._store.calls(self.id) if self._transcript.messages else []
-        self._calls = {row.call_id: row for row in rows}
         return ToolContext(
             cwd=self._cwd,
             environ=self._environ,
@@ -258,27 +259,30 @@ class Session:
             transcript.remember(message)
         return await self._run(turn, RepetitionPolicy(self.info.profile), {})
 
-    async def continue_turn(self) -> TurnEnded | None:
-        """Finish a turn that a killed process left: settle its open calls, then go on. None when none is
-        open.
+    async def continue_turn(self, *, reopen: bool = False) -> TurnEnded | None:
+        """Finish a turn that a killed process left: settle its open calls, then go on. None if none is open.
+
+        `reopen`: also go on with a last turn that ended without success (interrupted, a limit, the provider).
         """
         self._check_idle()
         last = self._store.last_turn(self.id)
-        if last is None or last.outcome is not None:
+        if last is None or last.outcome == TurnOutcome.SUCCESS or (last.outcome is not None and not reopen):
             return None
         transcript = self._transcript
+        if last.outcome is not None:
+            self._store.reopen_turn(self.id, last.seq)
+            if transcript.leaf is not None and transcript.leaf.role is Role.ASSISTANT:
+                transcript.add(transcript.harness(GO_ON))
         if self._store.draft(self.id) is not None:
             self._store.drop_draft(self.id)
             text = "An answer that was not finished when k3agent was stopped is left out."
             self._emitter.emit(Noticed, level="info", text=text)
         prompt = next((item.text for item in transcript.messages if item.id == last.message_id), "")
         self._emitter.emit(TurnStarted, prompt=prompt)
-        rows = [row for row in self._calls.values() if row.turn == last.seq]
+        rows = self._store.calls(self.id, turn=last.seq)
         open_calls = transcript.open_calls()
         leaf_id = open_calls.id if open_calls is not None else None
-        settled = {}
-        if open_calls is not None:
-            settled = resume.settle(open_calls, self._calls, self._cwd)
+        settled = {} if open_calls is None else resume.settle(open_calls, rows, self._cwd)
         earlier = [row for row in rows if row.message_id != leaf_id]
         return await self._run(last.seq, RepetitionPolicy(self.info.profile, earlier), settled)
 
@@ -293,7 +297,9 @@ class Session:
             self._interrupt_reason = reason
             if self._dispatcher is not None:
                 self._dispatcher.interrupt_reason = reason
-        task.cancel()
+        # A task that has not begun would be cancelled without a word; it sees the reason when it begins.
+        if self._is_running:
+            task.cancel()
 
     def answer(self, call_id: str, decision: Decision) -> None:
         """A person's answer to `ApprovalAsked`."""
@@ -332,7 +338,7 @@ class Session:
         open_message = self._transcript.open_calls()
         last = self._store.last_turn(self.id)
         if open_message is not None:
-            settled = resume.settle(open_message, self._calls, self._cwd)
+            settled = resume.settle(open_message, self._store.calls(self.id), self._cwd)
             dispatcher = Dispatcher(self._bench, last.seq if last else 0, RepetitionPolicy(self.info.profile))
             dispatcher.refuse(open_message, "Not run: k3agent was stopped before this call.", settled)
         if last is not None and last.outcome is None:
@@ -376,33 +382,46 @@ class Session:
     async def _turn(self, loop: TurnLoop, turn: int) -> TurnEnded:
         """The turn's worker: whatever happens becomes an outcome, and the turn's row is closed."""
         limit = self._options.limits.max_time_s
+        left = None if limit is None else max(0.0, limit - (time.monotonic() - self._started))
+        self._is_running = True
+        timer = asyncio.timeout(left)
         end: TurnEnd
         try:
-            left = None if limit is None else max(0.0, limit - (time.monotonic() - self._started))
-            async with asyncio.timeout(left):
+            if self._interrupt_reason is not None:
+                raise asyncio.CancelledError
+            async with timer:
                 end = await loop.run()
-        except TimeoutError:
-            end = TurnEnd(outcome=TurnOutcome.MAX_TIME, detail=f"the limit of {limit} seconds is reached")
         except asyncio.CancelledError:
-            reason = self._interrupt_reason or "the turn was cancelled"
-            end = TurnEnd(outcome=TurnOutcome.INTERRUPTED, detail=reason)
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
+            reason = self._interrupt_reason or "the turn was cancelled"
+            end = self._cut_short(TurnOutcome.INTERRUPTED, reason)
         except ProviderError as error:
             overflow = error.kind is ProviderErrorKind.OVERFLOW
-            outcome = TurnOutcome.CONTEXT if overflow else TurnOutcome.PROVIDER
-            end = self._failed(error, outcome)
+            end = self._failed(error, TurnOutcome.CONTEXT if overflow else TurnOutcome.PROVIDER)
         except K3AgentError as error:
             end = self._failed(error, TurnOutcome.EXECUTION)
         except Exception as error:
-            log.exception("the turn crashed")
-            wrapped = K3AgentError(f"k3agent crashed: {type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            end = self._failed(wrapped, TurnOutcome.EXECUTION)
+            if isinstance(error, TimeoutError) and timer.expired():
+                end = self._cut_short(TurnOutcome.MAX_TIME, f"the limit of {limit} seconds is reached")
+            else:
+                log.exception("the turn crashed")
+                wrapped = K3AgentError(f"k3agent crashed: {type(error).__name__}: {error}")
+                wrapped.__cause__ = error
+                end = self._failed(wrapped, TurnOutcome.EXECUTION)
+        finally:
+            self._is_running = False
         detail = self._masker.mask(end.detail)
         self._store.end_turn(self.id, turn, end.outcome.value, detail)
         return self._emitter.emit(TurnEnded, outcome=end.outcome, detail=detail)
+
+    def _cut_short(self, outcome: TurnOutcome, detail: str) -> TurnEnd:
+        """The end of a turn that was stopped. Calls of an answer that was being written get their results."""
+        message = self._transcript.open_calls()
+        if message is not None and self._dispatcher is not None:
+            self._dispatcher.refuse(message, f"Not run: {detail}.")
+        return TurnEnd(outcome=outcome, detail=detail)
 
     def _failed(self, error: K3AgentError, outcome: TurnOutcome) -> TurnEnd:
         self.error = error

@@ -168,14 +168,6 @@ class SessionStore(Journal):
         """The session of this folder that was used last; sessions without any message do not count."""
         return next((row for row in self.list_sessions(cwd) if row.num_messages), None)
 
-    def set_title(self, session_id: SessionId, title: str) -> None:
-        with transaction(self._db) as db:
-            db.execute("UPDATE sessions SET title = ? WHERE id = ?", (title, session_id))
-
-    def update_meta(self, session_id: SessionId, meta: JsonObject) -> None:
-        with transaction(self._db) as db:
-            db.execute("UPDATE sessions SET meta = ? WHERE id = ?", (codec.dump(meta), session_id))
-
     def fork(self, source_id: SessionId, new_id: SessionId) -> StoredSession:
         """A new session with the same frozen part and copies of the messages and calls so far."""
         source = self.load(source_id)
@@ -297,6 +289,15 @@ class SessionStore(Journal):
             db.execute(
                 "UPDATE turns SET ended_at = ?, outcome = ?, detail = ? WHERE session_id = ? AND seq = ?",
                 (now().isoformat(), outcome, detail, session_id, turn),
+            )
+
+    def reopen_turn(self, session_id: SessionId, turn: int) -> None:
+        """The turn is to go on: it has no end any more."""
+        with transaction(self._db) as db:
+            db.execute(
+                "UPDATE turns SET ended_at = NULL, outcome = NULL, detail = '' WHERE session_id = ?"
+                " AND seq = ?",
+                (session_id, turn),
             )
 
     def last_turn(self, session_id: SessionId) -> TurnRow | None:

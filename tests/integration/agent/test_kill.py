@@ -43,14 +43,12 @@ def workspace(root: Path) -> Path:
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, seed: int) -> None:
     folder = workspace(tmp_path)
     chance = random.Random(seed)
-    for life in range(3):
+    for _ in range(2):
         child = spawn(tmp_path, "s-1")
-        try:
-            child.wait(timeout=chance.uniform(0.0, 0.5) if life < 2 else 60)
-        except subprocess.TimeoutExpired:
-            child.kill()
+        time.sleep(chance.uniform(0.0, 0.5))
+        child.kill()
         child.wait()
-    assert child.returncode == 0
+    assert spawn(tmp_path, "s-1").wait(60) == 0
     assert (folder / "a.py").read_text() == "x = 2\n"
     # An edit that was applied twice would show here.
     assert (folder / "b.py").read_text() == "y = 1  # y = 1\n"

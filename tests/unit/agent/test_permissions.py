@@ -32,8 +32,10 @@ class Judge:
         )
         return Permissions(mode=mode, allow=allow, deny=deny, territory=territory)
 
-    def shell(self, command: str, mode: str = "auto", **rules: tuple[str, ...]) -> Action:
-        return self.permissions(mode, **rules).judge("shell", Access(runs=command)).action
+    def shell(
+        self, command: str, mode: str = "auto", *, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()
+    ) -> Action:
+        return self.permissions(mode, allow, deny).judge("shell", Access(runs=command)).action
 
     def write(self, path: str, mode: str = "auto", **rules: tuple[str, ...]) -> Action:
         access = Access(writes=((self.cwd / path).resolve(),))
@@ -134,16 +136,16 @@ def test_relative_patterns_never_fit_outside(judge: Judge) -> None:
 
 
 def test_allow_rules_for_commands_fit_whole_words(judge: Judge) -> None:
-    rules = {"allow": ("shell(npm test:*)", "shell(make)")}
-    assert judge.shell("npm test", "default", **rules) is Action.ALLOW
-    assert judge.shell("npm   test --watch", "default", **rules) is Action.ALLOW
-    assert judge.shell("npm tests", "default", **rules) is Action.ASK
-    assert judge.shell("make", "default", **rules) is Action.ALLOW
-    assert judge.shell("make install", "default", **rules) is Action.ASK
+    allow = ("shell(npm test:*)", "shell(make)")
+    assert judge.shell("npm test", "default", allow=allow) is Action.ALLOW
+    assert judge.shell("npm   test --watch", "default", allow=allow) is Action.ALLOW
+    assert judge.shell("npm tests", "default", allow=allow) is Action.ASK
+    assert judge.shell("make", "default", allow=allow) is Action.ALLOW
+    assert judge.shell("make install", "default", allow=allow) is Action.ASK
 
 
 def test_an_allowed_command_opens_no_door_for_its_neighbours(judge: Judge) -> None:
-    rules = {"allow": ("shell(git log:*)", "shell(echo:*)")}
+    allow = ("shell(git log:*)", "shell(echo:*)")
     for tail in (
         "&& rm x",
         "; rm x",
@@ -156,12 +158,12 @@ def test_an_allowed_command_opens_no_door_for_its_neighbours(judge: Judge) -> No
         "> x",
         "<(rm x)",
     ):
-        assert judge.shell(f"git log {tail}", "default", **rules) is Action.ASK, tail
-    assert judge.shell("git log && echo hi", "default", **rules) is Action.ALLOW
+        assert judge.shell(f"git log {tail}", "default", allow=allow) is Action.ASK, tail
+    assert judge.shell("git log && echo hi", "default", allow=allow) is Action.ALLOW
 
 
 def test_a_denied_command_is_found_wherever_it_hides(judge: Judge) -> None:
-    rules = {"deny": ("shell(terraform:*)",), "allow": ("shell",)}
+    allow, deny = ("shell",), ("shell(terraform:*)",)
     for command in (
         "terraform apply",
         "ls; terraform apply",
@@ -180,8 +182,8 @@ def test_a_denied_command_is_found_wherever_it_hides(judge: Judge) -> None:
         "eval 'terraform apply'",
         "ls\nterraform apply",
     ):
-        assert judge.shell(command, **rules) is Action.DENY, command
-    assert judge.shell("echo terraform", **rules) is Action.ALLOW
+        assert judge.shell(command, allow=allow, deny=deny) is Action.DENY, command
+    assert judge.shell("echo terraform", allow=allow, deny=deny) is Action.ALLOW
 
 
 @pytest.mark.parametrize("text", ["", "shell(", "(x)", "shell git", "shell(x) y", "a b(c)"])

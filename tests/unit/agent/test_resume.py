@@ -159,7 +159,11 @@ async def test_a_kill_at_every_single_commit(tmp_path: Path, killer: Killer) -> 
     assert killer.num_deaths > 20
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=6,
+    deadline=None,
+    suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
+)
 @given(kills=st.lists(st.integers(0, 30), min_size=2, max_size=6))
 def test_any_interleaving_of_kill_and_resume_ends_the_same(
     kills: list[int], tmp_path_factory: pytest.TempPathFactory, killer: Killer

@@ -33,6 +33,7 @@ from k3agent.errors import (
 )
 from k3agent.events import (
     ApprovalAsked,
+    ArgumentsStreamed,
     CallEnded,
     CallStarted,
     CheckEnded,
@@ -48,6 +49,7 @@ from k3agent.events import (
 )
 from k3agent.providers.base import Profile
 from k3agent.providers.scripted import Fault, ScriptedCall, Step
+from k3agent.store.sessions import SessionStore
 from k3agent.types import (
     CallDelta,
     Effort,
@@ -752,6 +754,90 @@ async def test_interrupting_calls_gives_each_a_result(tmp_path: Path) -> None:
     await run.session.aclose()
 
 
+async def test_interrupting_while_calls_are_written_gives_each_a_result(tmp_path: Path) -> None:
+    slow = Step(calls=(call("write", path="a", content="x" * 400),), piece=5, piece_delay_s=0.01)
+    run = await start(tmp_path, [slow, DONE])
+    task = asyncio.create_task(run.session.submit("go"))
+    await run.until(ArgumentsStreamed, 5)
+    run.session.interrupt("the user pressed Esc")
+    assert (await task).outcome is TurnOutcome.INTERRUPTED
+    assert run.results == ["Not run: the user pressed Esc."] and run.last.role is Role.TOOL
+    assert not any(run.workspace.iterdir())
+    assert (await run.session.submit("go on")).outcome is TurnOutcome.SUCCESS
+    await run.session.aclose()
+
+
+async def test_interrupting_before_the_turn_has_begun(tmp_path: Path) -> None:
+    run = await start(tmp_path, [DONE, DONE])
+    task = asyncio.create_task(run.session.submit("go"))
+    await asyncio.sleep(0)
+    run.session.interrupt("at once")
+    end = await task
+    assert (end.outcome, end.detail) == (TurnOutcome.INTERRUPTED, "at once")
+    assert run.client.requests == []
+    assert (await run.session.submit("now")).outcome is TurnOutcome.SUCCESS
+    await run.session.aclose()
+
+
+async def test_interrupting_a_question_is_no_answer(tmp_path: Path) -> None:
+    run = await start(
+        tmp_path,
+        [step(call("write", path="a", content="")), DONE],
+        permission_mode="default",
+        is_interactive=True,
+    )
+    task = asyncio.create_task(run.session.submit("go"))
+    await run.until(ApprovalAsked)
+    run.session.interrupt("the user pressed Esc")
+    assert (await task).outcome is TurnOutcome.INTERRUPTED
+    run.session.answer(run.of(ApprovalAsked)[0].call_id, Decision.ALLOW)
+    assert not any(run.workspace.iterdir()) and len(run.results) == 1
+    await run.session.aclose()
+
+
+@pytest.mark.parametrize("info", [FULL, COMPACT])
+async def test_a_turn_that_was_stopped_can_be_reopened(tmp_path: Path, info: Any) -> None:
+    answers = [step(call("shell", command="sleep 30")), step(call("write", path="a", content="")), DONE]
+    run = await start(tmp_path, answers, info=info)
+    task = asyncio.create_task(run.session.submit("go"))
+    await run.until(CallStarted)
+    run.session.interrupt("SIGTERM")
+    await task
+    await run.session.aclose()
+    again = await Session.resume(run.session.id, options(tmp_path, run.client))
+    assert await again.continue_turn() is None
+    end = await again.continue_turn(reopen=True)
+    assert end is not None and end.outcome is TurnOutcome.SUCCESS and (run.workspace / "a").exists()
+    assert await again.continue_turn(reopen=True) is None
+    check_prefixes(run.client.requests)
+    await again.aclose()
+
+
+async def test_a_stopped_answer_is_reopened_with_a_word_of_the_harness(tmp_path: Path) -> None:
+    slow = Step(text="word " * 200, piece=5, piece_delay_s=0.01)
+    run = await start(tmp_path, [slow, DONE])
+    task = asyncio.create_task(run.session.submit("go"))
+    await run.until(TextStreamed)
+    run.session.interrupt("SIGTERM")
+    await task
+    end = await run.session.continue_turn(reopen=True)
+    assert end is not None and end.outcome is TurnOutcome.SUCCESS
+    assert run.client.requests[-1].messages[-1].origin is Origin.HARNESS
+    await run.session.aclose()
+
+
+async def test_a_timeout_inside_a_tool_is_not_the_limit_of_time(tmp_path: Path, monkeypatch: Any) -> None:
+    run = await start(tmp_path, [step(call("glob", pattern="*")), DONE], limits=Limits(max_time_s=60))
+
+    async def crash(self: Any, turn: int) -> None:
+        raise TimeoutError("something else")
+
+    monkeypatch.setattr("k3agent.agent.loop.TurnLoop.run", lambda self: crash(self, 1))
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.EXECUTION and "something else" in end.detail
+    await run.session.aclose()
+
+
 async def test_cancelling_the_caller_ends_the_turn_in_good_order(tmp_path: Path) -> None:
     run = await start(tmp_path, [step(call("shell", command="sleep 30")), DONE])
     task = asyncio.create_task(run.session.submit("go"))
@@ -837,7 +923,10 @@ async def test_bad_options_are_config_errors(tmp_path: Path) -> None:
             await Session.create(options(tmp_path, client, **more))
     with pytest.raises(SandboxError):
         await Session.create(options(tmp_path, client, sandbox="strict"))
-    # A refused start leaves no lock behind.
+    # A refused start leaves neither a lock nor a session behind.
+    store = SessionStore(tmp_path / "home")
+    assert store.list_sessions() == []
+    store.close()
     session = await Session.create(options(tmp_path, client))
     await session.aclose()
 
