@@ -322,10 +322,11 @@ def imports_of(ctx: Setting) -> Plan | None:
             session, shown, "^(import|from) ", f"Find the imports of {shown}.", ""
         )
         if not found:
-            return "No imports.", f"`{found_path}` imports nothing."
+            return "No imports.", f"`{found_path}` imports nothing: there are no imports in it."
         return (
             f"{len(found)} imports.",
             f"`{found_path}` imports:\n{bullet_list([hit.text.strip() for hit in found])}",
         )
 
-    return Plan("imports_of", "find", {"path": shown}, play, checks.answers(*names), ("file", path))
+    check = checks.answers(*names) if names else checks.declines()
+    return Plan("imports_of", "find", {"path": shown}, play, check, ("file", path))
