@@ -184,7 +184,10 @@ class ChatClient:
         try:
             if response.status_code != 200:
                 raise await self._failed(response, endpoint)
-            if "json" in response.headers.get("content-type", ""):
+            kind = response.headers.get("content-type", "")
+            if "html" in kind:
+                raise await self._failed(response, endpoint)
+            if "json" in kind:
                 deltas = self._whole(response, reader, endpoint)
             else:
                 deltas = self._events(response, reader, endpoint)
@@ -281,6 +284,13 @@ class ChatClient:
         if 300 <= response.status_code < 400:
             message = (
                 f"a redirect to {response.headers.get('location', 'nowhere')}; redirects are not followed"
+            )
+        if response.status_code == 200:
+            return ProviderError(
+                f"{endpoint.base_url} answered with a web page, not with a chat answer: {message[:200]!r}. "
+                "Is --base-url right, up to and with /v1?",
+                kind=ProviderErrorKind.BAD_REQUEST,
+                status=200,
             )
         return provider_error(
             response.status_code, message, error_type,

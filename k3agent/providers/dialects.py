@@ -103,6 +103,17 @@ def is_kimi_model(model: str) -> bool:
     return bool(_KIMI_NAME.search(model)) or model == "nano"
 
 
+_K2_NAME = re.compile(r"(?:^|[/.\-_])kimi-k2|(?:^|/)k2(?:$|[.\-_])", re.IGNORECASE)
+_PICKY_K2 = re.compile(r"k2[.p]?[56](?:$|[.\-_])", re.IGNORECASE)
+
+
+def empty_reasoning(model: str) -> str:
+    """What stands in the reasoning field of a message without reasoning: K2.5 and K2.6 refuse an empty
+    text.
+    """
+    return " " if _PICKY_K2.search(model) else ""
+
+
 def effort_fields(dialect: Dialect, model: str, effort: Effort) -> JsonObject:
     """The one effort field of a request; nothing for foreign models on open servers, which may refuse the
     field.
@@ -111,6 +122,9 @@ def effort_fields(dialect: Dialect, model: str, effort: Effort) -> JsonObject:
         return {"thinking": {"type": "enabled", "effort": effort.value, "keep": "all"}}
     if dialect.effort_field is EffortField.OPENROUTER:
         return {"reasoning": {"effort": effort.value}}
+    if _K2_NAME.search(model):
+        # Their thinking is on or off, not more or less; the field is refused.
+        return {}
     if dialect.is_kimi or is_kimi_model(model):
         return {"reasoning_effort": effort.value}
     return {}

@@ -11,7 +11,14 @@ import base64
 import json
 from typing import Any
 
-from k3agent.providers.dialects import Dialect, WireIds, WireNames, effort_fields, is_kimi_model
+from k3agent.providers.dialects import (
+    Dialect,
+    WireIds,
+    WireNames,
+    effort_fields,
+    empty_reasoning,
+    is_kimi_model,
+)
 from k3agent.providers.schema import wire_schema
 from k3agent.types import (
     ImagePart,
@@ -176,9 +183,9 @@ class RequestEncoder:
         if reasoning is not None and reasoning.details:
             entry["reasoning_details"] = list(reasoning.details)
         elif reasoning is not None:
-            entry[self.reasoning_field] = reasoning.text
+            entry[self.reasoning_field] = reasoning.text or empty_reasoning(model)
         elif self.dialect.is_kimi or is_kimi_model(model):
-            entry[self.reasoning_field] = ""
+            entry[self.reasoning_field] = empty_reasoning(model)
         if text.strip() or not calls:
             entry["content"] = text
         if calls:

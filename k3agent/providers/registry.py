@@ -261,6 +261,7 @@ def _named(settings: ClientSettings, environ: Mapping[str, str]) -> Choice:
     base_url = settings.base_url or (table.base_url if table else "") or (known.base_url if known else "")
     if not base_url:
         raise ConfigError(f"[providers.{name}] has no base_url")
+    _checked_host(base_url)
     variable = (table.api_key_env if table else "") or (known.key_variable if known else "")
     key = _key(environ, variable)
     if known is not None and not key:
@@ -276,14 +277,21 @@ def _named(settings: ClientSettings, environ: Mapping[str, str]) -> Choice:
     )
 
 
-def _by_url(settings: ClientSettings, environ: Mapping[str, str], base_url: str, why: str) -> Choice:
+def _checked_host(base_url: str) -> str:
     host = host_of(base_url)
+    if not host or not base_url.lower().startswith(("http://", "https://")):
+        raise ConfigError(f"base_url {base_url!r} is no address like http://127.0.0.1:8333/v1")
+    return host
+
+
+def _by_url(settings: ClientSettings, environ: Mapping[str, str], base_url: str, why: str) -> Choice:
+    host = _checked_host(base_url)
     # K3AGENT_API_KEY is what `k3agent serve` asks for; OPENAI_BASE_URL comes with a key of its own.
     own = "OPENAI_API_KEY" if settings.base_url != base_url else "K3AGENT_API_KEY"
     variable = _HOST_KEYS.get(host, own if environ.get(own) else "OPENAI_API_KEY")
     name = next((name for name, known in PROVIDERS.items() if host_of(known.base_url) == host), "")
     return Choice(
-        provider=name or host or base_url,
+        provider=name or host,
         base_url=base_url,
         model=settings.model or (PROVIDERS[name].model if name else ""),
         why=why,

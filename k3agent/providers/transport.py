@@ -16,6 +16,7 @@ if "httpx" not in sys.modules:
 
 import httpx
 
+from k3agent.errors import ConfigError
 from k3agent.providers.dialects import is_loopback
 
 
@@ -24,9 +25,12 @@ def make_client(base_url: str, connect_timeout_s: float) -> httpx.AsyncClient:
 
     Proxies of the environment are not used for loopback. Without TLS no certificates are loaded.
     """
-    return httpx.AsyncClient(
-        timeout=httpx.Timeout(connect_timeout_s, read=None, write=120.0, pool=None),
-        trust_env=not is_loopback(base_url),
-        verify=base_url.lower().startswith("https:"),
-        follow_redirects=False,
-    )
+    try:
+        return httpx.AsyncClient(
+            timeout=httpx.Timeout(connect_timeout_s, read=None, write=120.0, pool=None),
+            trust_env=not is_loopback(base_url),
+            verify=base_url.lower().startswith("https:"),
+            follow_redirects=False,
+        )
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"a proxy of the environment cannot be used: {error}") from error

@@ -7,7 +7,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -439,3 +441,55 @@ def test_no_key_is_41(bench: Bench) -> None:
     assert ran.code == 41
     assert "MOONSHOT_API_KEY" in ran.result["errors"][0]
     assert ran.took_s < 2
+
+
+def test_signal_before_the_first_request(bench: Bench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bench.url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        process = bench.start("run", "Go.", "--output-format", "stream-json")
+        silent.settimeout(20)
+        connection, _ = silent.accept()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=10)
+        connection.close()
+    ran = Ran(code=process.returncode, out=out, err=err, took_s=0)
+    assert ran.code == 130, out + err
+    assert ran.result["subtype"] == "interrupted"
+
+
+def test_nohup_is_respected(bench: Bench) -> None:
+    with served(bench, [Step(text="x" * 60, piece=1, piece_delay_s=0.03)]) as server:
+        command = ["nohup", *bench.command("run", "Go.", "--output-format", "json")]
+        process = subprocess.Popen(
+            command, cwd=bench.workspace, env=bench.environ, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait_for(lambda: len(server.requests) == 1)
+        process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate(timeout=20)
+    assert Ran(code=process.returncode, out=out, err="", took_s=0).result["subtype"] == "success"
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is not None, reason="here a sandbox works")
+def test_strict_sandbox_without_one_is_44(bench: Bench) -> None:
+    with served(bench, [Step(text="never")]):
+        ran = bench.stream("Go.", "--sandbox", "strict")
+    assert ran.code == 44, ran.out + ran.err
+    assert ran.result["is_error"]
+
+
+def test_denied_calls_are_told_to_the_model_and_in_the_result(bench: Bench) -> None:
+    command = ScriptedCall(name="shell", arguments={"command": "cat a.txt"})
+    with served(bench, [Step(calls=(command,)), Step(text="I may not.")]) as server:
+        ran = bench.stream("Go.", "--deny", "shell")
+    assert ran.result["permission_denials"], ran.out
+    answered = [message for message in server.requests[-1].json["messages"] if message["role"] == "tool"]
+    assert answered[0]["content"].startswith("Error: ")
+
+
+def test_usage_errors_are_2_without_output(bench: Bench) -> None:
+    for flags in (["run"], ["run", "x", "--no-such-flag"], ["run", "x", "--resume", "a", "--continue"], []):
+        ran = bench.run(*flags)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err

@@ -305,6 +305,15 @@ async def test_fatal_answers_are_not_asked_again(name: str) -> None:
     assert len(server.requests) == 1
 
 
+async def test_a_web_page_is_no_answer() -> None:
+    page = "<html><body>Please log in</body></html>"
+    step = Step(text="never", faults=(Fault(kind="status", status=200, body=page, times=FOREVER),))
+    async with ScriptedServer([step]) as server:
+        with pytest.raises(ProviderError, match=r"web page.*Please log in"):
+            await Talk(client_of(server)).ask("hi")
+    assert len(server.requests) == 1
+
+
 async def test_endless_500_ends_within_the_stated_time() -> None:
     step = Step(text="never", faults=(Fault(kind="status", times=FOREVER),))
     async with ScriptedServer([step]) as server:

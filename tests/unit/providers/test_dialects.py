@@ -12,6 +12,7 @@ from k3agent.providers.dialects import (
     WireNames,
     dialect_for,
     effort_fields,
+    empty_reasoning,
     is_kimi_model,
     is_loopback,
 )
@@ -41,6 +42,14 @@ def test_one_effort_field_per_endpoint() -> None:
     assert effort_fields(DIALECTS["kimi-code"], "k3", effort) == thinking
     assert effort_fields(DIALECTS["open"], "moonshotai/Kimi-K3", effort) == {"reasoning_effort": "max"}
     assert effort_fields(DIALECTS["open"], "qwen2.5-coder", effort) == {}
+    assert effort_fields(DIALECTS["moonshot"], "kimi-k2.7-code", effort) == {}
+
+
+def test_empty_reasoning_by_model() -> None:
+    assert empty_reasoning("kimi-k3") == ""
+    assert empty_reasoning("kimi-k2.7-code") == ""
+    assert empty_reasoning("kimi-k2.6") == " "
+    assert empty_reasoning("moonshotai/Kimi-K2.5") == " "
 
 
 @pytest.mark.parametrize(

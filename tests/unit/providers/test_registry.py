@@ -79,6 +79,9 @@ def test_own_provider_table() -> None:
 def test_unknown_provider_model_and_missing_key() -> None:
     with pytest.raises(ConfigError, match="moonshoot"):
         choose(settings(provider="moonshoot"), {})
+    for url in ("localhost:8080", "ftp://h/v1", "http://"):
+        with pytest.raises(ConfigError, match="no address"):
+            choose(settings(base_url=url), {})
     with pytest.raises(ConfigError, match="--base-url"):
         choose(settings(model="unheard-of"), {})
     for fields in ({"provider": "moonshot"}, {"model": "kimi-k3"}):
