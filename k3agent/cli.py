@@ -26,6 +26,7 @@ COMMANDS = {
     "sessions": "list, show, export, fork, rm",
     "stats": "tokens, money and tool calls over sessions",
     "serve": "the bundled K3 engine as an OpenAI-compatible server",
+    "plan": "what a model needs in memory, what fits on which GPUs, how to start it",
     "models": "known models and where each can be reached from here",
     "config": "list, get, set, path, trust",
     "doctor": "what works here, what does not, and what mends it",
@@ -91,6 +92,10 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from k3agent.backend.cli import main as serve
 
         return serve
+    if name == "plan":
+        from k3agent.backend.plan import main as plan
+
+        return plan
     return {"sessions": sessions, "stats": stats, "models": models, "config": config, "doctor": doctor}[name]
 
 

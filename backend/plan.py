@@ -1,0 +1,372 @@
+"""`k3agent plan`: what a model needs in memory, what fits on which GPUs, and which engine to start how.
+
+Works from a configuration alone, without torch and without weights.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from k3agent.backend.config import ModelConfig
+from k3agent.backend.errors import BackendError
+from k3agent.backend.memory import (
+    CACHE_BYTES,
+    GPUS,
+    STATE_BYTES,
+    Gpu,
+    Model,
+    Placement,
+    Workload,
+    best_placement,
+)
+from k3agent.backend.released import RELEASED
+from k3agent.backend.shapes import checkpoint_tensors, num_active_parameters, num_tensors
+
+NANO_DIR = Path(__file__).resolve().parent / "weights" / "nano"
+DEFAULT_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+# Most counts are of no interest to most models; without --gpu these types stand for the rest.
+DEFAULT_GPUS = ("H100", "H200", "B200", "B300", "GB300", "MI300X", "MI355X", "RTX-PRO-6000")
+_HUB_NAMES = {"k3": "moonshotai/Kimi-K3", "kimi-linear": "moonshotai/Kimi-Linear-48B-A3B-Instruct"}
+_UNITS = {"k": 1 << 10, "m": 1 << 20}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of `k3agent plan`."""
+    made = argparse.ArgumentParser(
+        prog="k3agent plan",
+        description="what a model needs in memory, and what fits on which GPUs",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("model", nargs="?", default="k3", help="k3, kimi-linear, nano, or a folder with config.json")
+    add("--gpu", action="append", metavar="TYPE", help=f"one of {', '.join(GPUS)}, or NAME=GB; repeatable")
+    add("--count", action="append", type=_count, metavar="N", help="number of GPUs; repeatable")
+    add("--context", type=_tokens, metavar="N", help="tokens of a sequence, e.g. 131072, 128k or 1m")
+    add("--cache-dtype", choices=list(CACHE_BYTES), default="bf16", help="precision of the latent cache")
+    add("--state-dtype", choices=list(STATE_BYTES), default="fp32", help="precision of the KDA states")
+    add("--chunk", type=_tokens, default=8192, metavar="N", help="tokens of one prefill chunk (default 8192)")
+    add("--memory-share", type=_share, default=0.95, help="part of a GPU's memory to use (default 0.95)")
+    add("--text-only", action="store_true", help="leave the image encoder out")
+    add("--json", action="store_true", help="print JSON")
+    add("--plot", type=Path, metavar="FILE", help="write a PNG: memory of one GPU against context")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the plan; the exit status."""
+    args = parser().parse_args(argv)
+    try:
+        model = load(args.model)
+        gpus = [find_gpu(name) for name in args.gpu or DEFAULT_GPUS]
+        workload = Workload(
+            context=args.context or model.config.max_position_embeddings,
+            cache_dtype=args.cache_dtype,
+            state_dtype=args.state_dtype,
+            chunk=args.chunk,
+            memory_share=args.memory_share,
+            keeps_vision=not args.text_only,
+        )
+        placements = plan(model, gpus, args.count, workload)
+        if args.plot:
+            write_plot(args.plot, model, placements, workload)
+    except BackendError as error:
+        print(f"k3agent plan: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(json.dumps(report(model, placements, workload), indent=2))
+    else:
+        print("\n".join(table(model, placements, workload)))
+        if args.plot:
+            print(f"\nplot: {args.plot}")
+    return 0
+
+
+# --- inputs
+
+
+def load(name: str) -> Model:
+    """A released model by name, or the configuration of a folder."""
+    raw = RELEASED.get(name)
+    if raw is None:
+        folder = NANO_DIR if name == "nano" else Path(name).expanduser()
+        if not folder.is_dir():
+            raise BackendError(f"no model {name!r}; give {', '.join(RELEASED)}, nano, or a model folder")
+        ModelConfig.from_dir(folder)  # the checks of a damaged file
+        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        name = folder.resolve().name if name != "nano" else name
+    config = ModelConfig.from_dict(raw)
+    text = raw.get("text_config") or raw
+    is_packed = bool(text.get("quantization_config") or raw.get("quantization_config"))
+    tensors = checkpoint_tensors(config, is_packed=is_packed, is_nested="text_config" in raw)
+    return Model(name, config, list(tensors))
+
+
+def find_gpu(name: str) -> Gpu:
+    """A known type, or one described as NAME=GB."""
+    known = next((gpu for key, gpu in GPUS.items() if key.lower() == name.lower()), None)
+    if known is not None:
+        return known
+    label, equals, size = name.partition("=")
+    if equals and size.isdigit() and int(size):
+        return Gpu(label or "GPU", int(size), has_fp8_latents=True)
+    raise BackendError(f"no GPU type {name!r}; give one of {', '.join(GPUS)}, or NAME=GB such as X=96")
+
+
+def plan(
+    model: Model, gpus: Sequence[Gpu], counts: Sequence[int] | None, workload: Workload
+) -> list[Placement]:
+    """The best layout of each type and count. Without counts: the smallest that fits, and the next one."""
+    found: list[Placement] = []
+    for gpu in gpus:
+        row = [best_placement(model, gpu, count, workload) for count in counts or DEFAULT_COUNTS]
+        placements = [p for p in row if p is not None]
+        if counts is None:
+            first = next((i for i, p in enumerate(placements) if p.fits), len(placements) - 1)
+            placements = placements[first : first + 2]
+        found += placements
+    if not found:
+        raise BackendError(
+            f"{model.name} cannot be cut for {', '.join(map(str, counts or DEFAULT_COUNTS))} GPUs: the counts"
+            " must divide its heads or its experts"
+        )
+    return found
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs from 1 to 4096")
+    return int(text)
+
+
+def _tokens(text: str) -> int:
+    number, unit = (text[:-1], _UNITS[text[-1].lower()]) if text[-1:].lower() in _UNITS else (text, 1)
+    if not number.isdigit() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens such as 131072, 128k or 1m")
+    return int(number) * unit
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1")
+    return share
+
+
+# --- what to start
+
+
+def recommend(model: Model, placement: Placement) -> tuple[str, str] | None:
+    """Engine and command line for a placement; None when it does not fit, or no engine can run it so."""
+    is_fp8 = placement.workload.cache_dtype == "fp8"
+    if not placement.fits or (is_fp8 and (placement.count == 1 or not placement.gpu.has_fp8_latents)):
+        return None
+    if placement.count == 1:
+        return "bundled", f"k3agent serve --model {_model_name(model)} --device cuda {_limits(placement)}"
+    layout = placement.layout
+    words = ["vllm", "serve", _HUB_NAMES.get(model.name, _model_name(model)), "--trust-remote-code"]
+    words += ["--tensor-parallel-size", str(layout.tensor_ranks)]
+    if layout.groups > 1:
+        words += ["--data-parallel-size", str(layout.groups), "--enable-expert-parallel"]
+    if placement.count > placement.gpu.link:
+        words += ["--nnodes", str(-(-placement.count // placement.gpu.link))]
+    words += ["--max-model-len", str(placement.workload.context)]
+    words += ["--max-num-seqs", str(max(1, placement.num_sequences // layout.groups))]
+    words += ["--max-num-batched-tokens", str(placement.workload.chunk)]
+    words += ["--gpu-memory-utilization", f"{placement.workload.memory_share:g}", "--enable-prefix-caching"]
+    if is_fp8:
+        words += ["--kv-cache-dtype", "fp8"]
+    if model.config.vision_config is not None and not placement.workload.keeps_vision:
+        words.append("--language-model-only")
+    if model.config.attn_res_block_size is not None:
+        words += [
+            "--enable-auto-tool-choice",
+            "--tool-call-parser",
+            "kimi_k3",
+            "--reasoning-parser",
+            "kimi_k3",
+        ]
+    return "vllm", shlex.join(words)
+
+
+def _model_name(model: Model) -> str:
+    return "DIR" if model.name in RELEASED else shlex.quote(model.name)
+
+
+def _limits(placement: Placement) -> str:
+    one = placement.latent_bytes + placement.state_bytes
+    return f"--max-model-len {placement.workload.context} --cache-bytes {placement.free_bytes // one * one}"
+
+
+# --- output
+
+
+def summary(model: Model, workload: Workload) -> dict[str, Any]:
+    """The figures that no GPU changes."""
+    tensors = model.tensors
+    parts: dict[str, int] = {}
+    for tensor in tensors:
+        parts[tensor.part] = parts.get(tensor.part, 0) + tensor.num_bytes
+    return {
+        "name": model.name,
+        "num_tensors": num_tensors(tensors),
+        "weight_bytes": model.weight_bytes,
+        "weight_bytes_by_part": dict(sorted(parts.items(), key=lambda item: -item[1])),
+        "parameters": sum(t.num_parameters for t in tensors),
+        "active_parameters": num_active_parameters(model.config, tensors),
+        "layers": {"kda": model.num_kda, "mla": model.num_mla},
+        "latent_bytes_per_token": {dtype: model.latent_bytes(1, dtype) for dtype in CACHE_BYTES},
+        "latent_bytes_at_context": {
+            dtype: model.latent_bytes(workload.context, dtype) for dtype in CACHE_BYTES
+        },
+        "state_bytes_per_sequence": {dtype: model.state_bytes(dtype) for dtype in STATE_BYTES},
+        "conv_tail_bytes_per_sequence": model.tail_bytes(),
+        "attn_res_bytes_per_chunk": model.attn_res_bytes(workload.chunk),
+        "workspace_bytes_per_chunk": model.workspace_bytes(workload.chunk),
+    }
+
+
+def report(model: Model, placements: Sequence[Placement], workload: Workload) -> dict[str, Any]:
+    """Everything as JSON values; sizes in bytes, those of a placement for its fullest GPU."""
+    rows = []
+    for p in placements:
+        engine, command = recommend(model, p) or (None, None)
+        rows.append(
+            {
+                "gpu": p.gpu.name,
+                "gpu_bytes": p.gpu.memory_bytes,
+                "count": p.count,
+                "layout": p.layout.name,
+                "tensor_parallel": p.layout.tensor_ranks,
+                "data_parallel": p.layout.groups,
+                "weight_bytes": p.weight_bytes,
+                "activation_bytes": p.activation_bytes,
+                "latent_bytes_per_sequence": p.latent_bytes,
+                "state_bytes_per_sequence": p.state_bytes,
+                "free_bytes": p.free_bytes,
+                "fits": p.fits,
+                "max_sequences": p.num_sequences,
+                "max_context": p.max_context,
+                "notes": p.reasons,
+                "engine": engine,
+                "command": command,
+            }
+        )
+    return {
+        "model": summary(model, workload),
+        "workload": {
+            "context": workload.context,
+            "cache_dtype": workload.cache_dtype,
+            "state_dtype": workload.state_dtype,
+            "chunk": workload.chunk,
+            "memory_share": workload.memory_share,
+            "vision": workload.keeps_vision and model.config.vision_config is not None,
+        },
+        "placements": rows,
+    }
+
+
+def table(model: Model, placements: Sequence[Placement], workload: Workload) -> list[str]:
+    """The same for people; GB are 10^9 bytes."""
+    figures = summary(model, workload)
+    context, chunk = workload.context, workload.chunk
+    lines = [
+        f"{model.name}: {figures['parameters']:,} parameters,"
+        f" {figures['active_parameters']:,} active for a token",
+        f"  weights            {model.weight_bytes:,} bytes in {figures['num_tensors']:,} tensors"
+        f" (routed experts {model.expert_bytes:,})",
+        *(
+            f"  latents in {dtype:<4}    {model.latent_bytes(1, dtype):,} bytes a token,"
+            f" {_gb(model.latent_bytes(context, dtype))} at {context:,} tokens, on each tensor-parallel GPU"
+            for dtype in CACHE_BYTES
+        ),
+        f"  state              {model.state_bytes(workload.state_dtype):,} bytes a sequence in"
+        f" {workload.state_dtype}, and {model.tail_bytes():,} of convolution inputs",
+        f"  activations        {_gb(model.attn_res_bytes(chunk))} of attention residuals and"
+        f" {_gb(model.workspace_bytes(chunk))} of workspace for a chunk of {chunk:,} tokens",
+        "",
+    ]
+    head = ("GPUs", "layout", "weights", "activations", "free", "sequences", "longest", "verdict")
+    rows = [head]
+    for p in placements:
+        verdict = "fits" if p.fits else "too small"
+        rows.append(
+            (
+                f"{p.count} x {p.gpu.name}",
+                p.layout.name,
+                _gb(p.weight_bytes),
+                _gb(p.activation_bytes),
+                _gb(p.free_bytes),
+                f"{p.num_sequences:,}",
+                f"{p.max_context:,}",
+                verdict,
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines += [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines += [
+        "",
+        f"sequences: of {context:,} tokens each, over all GPUs; longest: one sequence alone; sizes a GPU",
+    ]
+    lines += [f"{p.count} x {p.gpu.name}: {reason}" for p in placements for reason in p.reasons]
+    commands = _commands(model, placements)
+    return lines + (["", "to start:", *commands] if commands else [])
+
+
+def _commands(model: Model, placements: Sequence[Placement]) -> list[str]:
+    """One command for each type, for the smallest number of GPUs that fits."""
+    lines, seen = [], set()
+    for p in placements:
+        advice = recommend(model, p)
+        if advice is not None and p.gpu.name not in seen:
+            seen.add(p.gpu.name)
+            lines.append(f"  {p.count} x {p.gpu.name}: {advice[1]}")
+    return lines
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:,.3f} GB"
+
+
+def write_plot(file: Path, model: Model, placements: Sequence[Placement], workload: Workload) -> None:
+    """Memory of one GPU with one sequence against its context, a line for each placement."""
+    try:
+        # lazy: 1 s, and only this option needs it
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MultipleLocator
+    except ImportError as error:
+        raise BackendError(f"--plot needs matplotlib ({error}); pip install matplotlib") from error
+    points = [workload.context * step // 64 for step in range(1, 65)]
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
+    for number, p in enumerate(placements):
+        base = p.weight_bytes + p.activation_bytes + p.state_bytes
+        sizes = [(base + model.latent_bytes(n, workload.cache_dtype)) / 1e9 for n in points]
+        colour = f"C{number % 10}"
+        axes.plot(points, sizes, color=colour, label=f"{p.count} x {p.gpu.name}, {p.layout.name}")
+        axes.axhline(p.usable_bytes / 1e9, color=colour, linestyle=":", linewidth=0.8)
+    axes.set_xlabel("context of one sequence, tokens")
+    axes.set_ylabel("memory of a GPU, GB (dotted: what may be used)")
+    axes.set_title(f"{model.name}: weights, activations, state and {workload.cache_dtype} latents")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.set_xlim(0, points[-1])
+    axes.xaxis.set_major_locator(MultipleLocator(points[-1] / 8))
+    axes.xaxis.set_major_formatter(lambda n, _: f"{n / 1024:g}k")
+    axes.legend(fontsize="small", loc="lower right")
+    try:
+        figure.savefig(file, format="png", dpi=120)
+    except OSError as error:
+        raise BackendError(f"--plot {file}: {error.strerror or error}; choose another file") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())
