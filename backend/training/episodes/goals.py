@@ -14,7 +14,7 @@ from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Ses
 from k3agent.backend.training.episodes.wording import say_joined
 from k3agent.backend.training.episodes.workspace import read_tree
 
-DENIED = "permission denied: shell commands are not allowed here."
+DENIED = "permission denied: it would run a command, and nobody can be asked here. Do without it, or say what is needed."
 MODULES = (
     "look",
     "read",
@@ -22,6 +22,7 @@ MODULES = (
     "names",
     "replacing",
     "adding",
+    "placing",
     "documents",
     "functions",
     "creating",

@@ -7,17 +7,7 @@ import zlib
 from functools import cache
 from pathlib import Path
 
-MODULES = (
-    "textwrap shlex string bisect heapq fnmatch glob calendar colorsys copy csv configparser "
-    "contextlib difflib filecmp fractions getopt getpass gettext graphlib hmac imghdr inspect keyword "
-    "linecache mimetypes netrc numbers operator optparse pathlib pprint queue quopri random reprlib "
-    "sched secrets shelve shutil sndhdr statistics stringprep tabnanny tempfile timeit token tokenize "
-    "trace traceback types uuid warnings weakref zipapp argparse ast base64 cmd code codeop "
-    "dataclasses datetime decimal enum functools gzip html/parser http/cookies json/decoder "
-    "json/encoder logging/handlers mailbox nturl2path poplib posixpath pstats pydoc rlcompleter "
-    "selectors smtplib socketserver subprocess tarfile telnetlib threading turtle unittest/case "
-    "unittest/mock urllib/parse wave zipfile "
-).split()
+MODULES = ["textwrap", "shlex", "string", "bisect", "heapq", "fnmatch", "glob", "calendar", "colorsys", "copy", "csv", "configparser", "contextlib", "difflib", "filecmp", "fractions", "getopt", "getpass", "gettext", "graphlib", "hmac", "imghdr", "inspect", "keyword", "linecache", "mimetypes", "netrc", "numbers", "operator", "optparse", "pathlib", "pprint", "queue", "quopri", "random", "reprlib", "sched", "secrets", "shelve", "shutil", "sndhdr", "statistics", "stringprep", "tabnanny", "tempfile", "timeit", "token", "tokenize", "trace", "traceback", "types", "uuid", "warnings", "weakref", "zipapp", "argparse", "ast", "base64", "cmd", "code", "codeop", "dataclasses", "datetime", "decimal", "enum", "functools", "gzip", "html/parser", "http/cookies", "json/decoder", "json/encoder", "logging/handlers", "mailbox", "nturl2path", "poplib", "posixpath", "pstats", "pydoc", "rlcompleter", "selectors", "smtplib", "socketserver", "subprocess", "tarfile", "telnetlib", "threading", "turtle", "unittest/case", "unittest/mock", "urllib/parse", "wave", "zipfile"]
 MAX_LINES = 34
 
 

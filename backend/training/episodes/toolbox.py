@@ -14,8 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pydantic import ValidationError
+
 from k3agent.backend.training.episodes.workspace import Workspace
 from k3agent.backend.training.episodes.zygote import Zygote, parse_python
+from k3agent.errors import ToolError
 from k3agent.tools import grep as grep_module
 from k3agent.tools.base import ToolContext
 from k3agent.tools.edit import EditTool
@@ -24,9 +27,6 @@ from k3agent.tools.grep import GrepTool
 from k3agent.tools.read import ReadTool
 from k3agent.tools.support.freshness import Freshness
 from k3agent.tools.write import WriteTool
-from pydantic import ValidationError
-
-from k3agent.errors import ToolError
 
 REAL = {tool.name: tool for tool in (ReadTool(), WriteTool(), EditTool(), GrepTool(), GlobTool())}
 

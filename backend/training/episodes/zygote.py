@@ -131,8 +131,12 @@ def _fork_and_run(folder: str, argv: list[str]) -> tuple[str, int]:
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
             code = _child(folder, argv)
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            # The frames of this module are no part of what a shell would show.
+            inner = error.__traceback__
+            while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
+                inner = inner.tb_next
+            traceback.print_exception(type(error), error, inner)
         finally:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
