@@ -164,7 +164,9 @@ class Territory:
         for secret in self._secret:
             if path.is_relative_to(secret):
                 return f"{path} holds the user's secrets"
-        if path.is_relative_to(self._data):
+        # A workspace that lies inside the data folder (a throw-away one) is still a workspace.
+        is_data = path.is_relative_to(self._data)
+        if is_data and not (self.cwd.is_relative_to(self._data) and path.is_relative_to(self.cwd)):
             if not is_write and self.is_readable(path):
                 return None
             return f"{path} is k3agent's own data"

@@ -285,11 +285,13 @@ class SessionStore(Journal):
         return int(row[0])
 
     def end_turn(self, session_id: SessionId, turn: int, outcome: str, detail: str) -> None:
+        """Note how the turn ended. A draft that is still there belongs to an answer that was given up."""
         with transaction(self._db) as db:
             db.execute(
                 "UPDATE turns SET ended_at = ?, outcome = ?, detail = ? WHERE session_id = ? AND seq = ?",
                 (now().isoformat(), outcome, detail, session_id, turn),
             )
+            db.execute("DELETE FROM drafts WHERE session_id = ?", (session_id,))
 
     def reopen_turn(self, session_id: SessionId, turn: int) -> None:
         """The turn is to go on: it has no end any more."""

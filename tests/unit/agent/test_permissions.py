@@ -93,6 +93,14 @@ def test_secrets_and_our_own_data_are_asked_about(judge: Judge) -> None:
     assert judge.write("../data/blobs/s/full.txt") is Action.ASK
 
 
+def test_a_workspace_inside_the_data_folder_is_a_workspace(tmp_path: Path) -> None:
+    cwd = tmp_path / "data" / "ws"
+    cwd.mkdir(parents=True)
+    territory = Territory(cwd=cwd, extra_dirs=(), home=tmp_path / "data", environ={}, readable=())
+    assert territory.protected(cwd / "a.py", is_write=True) is None
+    assert territory.protected(tmp_path / "data" / "k3agent.db", is_write=False) is not None
+
+
 def test_names_that_only_look_protected_are_not(judge: Judge) -> None:
     for path in (".gitignore", ".github/workflows/ci.yml", "src/git/x", ".k3agentrc"):
         assert judge.write(path) is Action.ALLOW

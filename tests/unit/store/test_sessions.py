@@ -272,6 +272,17 @@ def test_drafts_are_outside_the_transcript_and_go_with_the_message(store: Sessio
     assert store.requests(ONE) == [request]
 
 
+def test_the_end_of_a_turn_takes_the_draft_with_it(store: SessionStore) -> None:
+    filled(store)
+    turn = store.start_turn(ONE, [message(4, 3)])
+    store.save_draft(ONE, "half")
+    store.end_turn(ONE, turn, "error_provider", "")
+    assert store.draft(ONE) is None
+    store.reopen_turn(ONE, turn)
+    last = store.last_turn(ONE)
+    assert last is not None and (last.seq, last.outcome) == (turn, None)
+
+
 def test_decisions_and_tasks_are_kept_in_order(store: SessionStore) -> None:
     filled(store)
     rows = [
