@@ -1,4 +1,5 @@
-"""Episodes as token ids with loss weights, rendered exactly as the server renders a conversation; and texts for the tokenizer.
+"""Episodes as token ids with loss weights, rendered exactly as the server renders a conversation; and
+texts for the tokenizer.
 
 `stream` is what training workers read; `texts` is what the tokenizer is trained on.
 """
@@ -9,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from k3agent.backend.chat.template import Writer, render, render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.training.episodes.player import Episode, Player
 from k3agent.backend.training.episodes.session import Message
 from k3agent.prompts.loader import load
+from k3agent.providers.schema import wire_schema
 from k3agent.tools.edit import EditTool
 from k3agent.tools.glob import GlobTool
 from k3agent.tools.grep import GrepTool
@@ -21,8 +24,6 @@ from k3agent.tools.read import ReadTool
 from k3agent.tools.shell import ShellTool
 from k3agent.tools.specs import spec
 from k3agent.tools.write import WriteTool
-
-from k3agent.providers.schema import wire_schema
 
 NANO = Path(__file__).resolve().parent.parent / "weights" / "nano"
 TOOLS = (ReadTool, WriteTool, EditTool, GrepTool, GlobTool, ShellTool)
@@ -118,7 +119,9 @@ def stream(
 
 
 def texts(seed: int) -> Iterator[str]:
-    """Pieces of text as the template cuts them, for training the tokenizer; the constant beginning comes once in a while."""
+    """Pieces of text as the template cuts them, for training the tokenizer; the constant beginning
+    comes once in a while.
+    """
     player = Player(seed, 0)
     head = [system_text(), json.dumps(tool_declarations(), sort_keys=True, separators=(",", ":"))]
     try:

@@ -1,6 +1,7 @@
 """Evaluates a model through the real agent: fresh projects, the real command line, checkers on real files.
 
-`python -m k3agent.backend.training.evaluation --tasks 20-per-family --held-out --out report` writes report.json
+`python -m k3agent.backend.training.evaluation --tasks 20-per-family --held-out --out report` writes
+report.json
 and report.md with a table per family. `--handwritten` takes the hand-written tasks instead.
 """
 
@@ -198,7 +199,8 @@ def table(verdicts: Iterable[Verdict]) -> str:
 def failures(verdicts: Iterable[Verdict], limit: int = 60) -> str:
     """Markdown: what was not solved and why."""
     rows = [
-        f"* `{item.name}`: {item.prompts[-1][:160]!r}: {item.reason[:200]} (answer {item.answers[-1:]!r:.160})"
+        f"* `{item.name}`: {item.prompts[-1][:160]!r}: {item.reason[:200]} (answer "
+        f"{item.answers[-1:]!r:.160})"
         for item in verdicts
         if not item.solved
     ]

@@ -1,4 +1,5 @@
-"""What a task for the agent is: a folder it builds, prompts it sends, and a check of the files and answers afterwards.
+"""What a task for the agent is: a folder it builds, prompts it sends, and a check of the files and
+answers afterwards.
 
 Generated tasks (episodes), hand-written tasks and the evaluation share this protocol.
 """
@@ -27,7 +28,9 @@ FAMILIES = (
 
 @runtime_checkable
 class Task(Protocol):
-    """One task: build a project, ask one or several prompts in one session, judge what is there afterwards."""
+    """One task: build a project, ask one or several prompts in one session, judge what is there
+    afterwards.
+    """
 
     @property
     def name(self) -> str:

@@ -1,1 +1,3 @@
-"""Procedurally generated tool-use episodes: projects, tasks, the oracle that plays them and the checkers that judge them."""
+"""Procedurally generated tool-use episodes: projects, tasks, the oracle that plays them and the
+checkers that judge them.
+"""

@@ -1,4 +1,6 @@
-"""Pieces of checkers: they compare files with what must be there and look for facts in answers, never for wording."""
+"""Pieces of checkers: they compare files with what must be there and look for facts in answers, never
+for wording.
+"""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Small well-known functions with descriptions: read from concepts.txt, named, dressed and sampled at random."""
+"""Small well-known functions with descriptions: read from concepts.txt, named, dressed and sampled at
+random.
+"""
 
 import ast
 import contextlib
@@ -64,7 +66,9 @@ class Concept:
 
 @dataclass(slots=True)
 class Func:
-    """A function ready to be written: `body` lines are indented by four spaces; `cases` are (arguments, result)."""
+    """A function ready to be written: `body` lines are indented by four spaces; `cases` are
+    (arguments, result).
+    """
 
     name: str
     params: list[str]
@@ -133,7 +137,7 @@ def concepts() -> tuple[Concept, ...]:
     return tuple(found)
 
 
-def sample(kind: str, rng: random.Random, words: Words) -> Any:
+def sample(kind: str, rng: random.Random, words: Words) -> Any:  # noqa: C901, PLR0912 - a table of types
     """A value of a parameter type of concepts.txt."""
     integer = rng.randint
     match kind:

@@ -1,4 +1,6 @@
-"""Explaining code from its lines: parameters, documentation, what it checks, loops over, calls and returns."""
+"""Explaining code from its lines: parameters, documentation, what it checks, loops over, calls and
+returns.
+"""
 
 import ast
 import re

@@ -1,4 +1,6 @@
-"""Random typed expressions: trees with their Python text and an English description, and function bodies made of them."""
+"""Random typed expressions: trees with their Python text and an English description, and function
+bodies made of them.
+"""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""What is true of a project's files: definitions, constants, keys, items. Tasks draw their slots from it and checkers compare with it."""
+"""What is true of a project's files: definitions, constants, keys, items. Tasks draw their slots from
+it and checkers compare with it.
+"""
 
 import ast
 import re

@@ -14,7 +14,10 @@ from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Ses
 from k3agent.backend.training.episodes.wording import say_joined
 from k3agent.backend.training.episodes.workspace import read_tree
 
-DENIED = "permission denied: it would run a command, and nobody can be asked here. Do without it, or say what is needed."
+DENIED = (
+    "permission denied: it would run a command, and nobody can be asked here."
+    " Do without it, or say what is needed."
+)
 MODULES = (
     "look",
     "read",
@@ -48,7 +51,7 @@ def follow_up(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     """A task that says "it" for the thing of the task before."""
     options = []
     if after.subject is not None:
-        kind, name = after.subject
+        kind = after.subject[0]
         if kind == "file":
             options = [_show_file, _delete_file]
         elif kind in ("def", "const"):

@@ -197,7 +197,9 @@ def with_bug(func: Func, bug: Bug) -> Func:
 
 
 def find_bug(func: Func, rng: random.Random, scope: dict[str, Any] | None = None) -> Bug | None:
-    """A bug that a case of the function notices, or None. `scope` holds what the function needs besides itself."""
+    """A bug that a case of the function notices, or None. `scope` holds what the function needs
+    besides itself.
+    """
     for bug in candidates(func, rng)[:12]:
         broken = with_bug(func, bug)
         names: dict[str, Any] = dict(scope or {})

@@ -252,7 +252,8 @@ def script_file(rng: random.Random, words: Words) -> File:
         )
         name = words.constant() if rng.random() < 0.5 else words.fresh(lambda: words.variable("camel"))
         lines.append(
-            f"{'export ' if rng.random() < 0.3 else ''}{rng.choice(('const', 'const', 'let'))} {name} = {value};"
+            f"{'export ' if rng.random() < 0.3 else ''}{rng.choice(('const', 'const', 'let'))} "
+            f"{name} = {value};"
         )
     for _ in range(rng.randint(1, 4)):
         params = [words.variable("camel") for _ in range(rng.randint(0, 2))]

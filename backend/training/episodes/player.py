@@ -1,4 +1,6 @@
-"""Plays episodes: draws a project, several sessions in it, and one or more tasks a session; keeps what its checkers accept."""
+"""Plays episodes: draws a project, several sessions in it, and one or more tasks a session; keeps
+what its checkers accept.
+"""
 
 import random
 from collections import Counter

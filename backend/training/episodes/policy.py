@@ -1,4 +1,6 @@
-"""The oracle's moves: finding files and names, reading, editing; each uses only the request and what the tools said."""
+"""The oracle's moves: finding files and names, reading, editing; each uses only the request and what
+the tools said.
+"""
 
 import re
 from dataclasses import dataclass
@@ -230,7 +232,8 @@ def definitions(
     if loose:
         raise Report(
             f"{name} is used but not defined here.",
-            f"`{name}` is not defined in this project; it appears in {quoted([hit.at for hit in loose], 4)}. {nothing}",
+            f"`{name}` is not defined in this project; it appears in "
+            f"{quoted([hit.at for hit in loose], 4)}. {nothing}",
         )
     other = near_names(session, name, nothing, what)
     result = session.call(
@@ -253,13 +256,16 @@ def one_definition(
     if len(found) > 1:
         raise Report(
             f"{name} is defined {len(found)} times. I must ask which.",
-            f"`{name}` is defined in several places: {quoted([hit.at for hit in found])}. Which one do you mean?",
+            f"`{name}` is defined in several places: {quoted([hit.at for hit in found])}. Which "
+            f"one do you mean?",
         )
     return name, found[0]
 
 
 def block(lines: list[tuple[int, str]], start: int) -> tuple[list[tuple[int, str]], bool]:
-    """The lines of the definition that begins at line `start` (by indentation or braces), and whether its end was seen."""
+    """The lines of the definition that begins at line `start` (by indentation or braces), and whether
+    its end was seen.
+    """
     first = next((index for index, (number, _) in enumerate(lines) if number == start), None)
     if first is None:
         return [], False

@@ -1,4 +1,6 @@
-"""Random projects: a dictionary of files with code that imports and calls itself, tests, settings, documents and decoys."""
+"""Random projects: a dictionary of files with code that imports and calls itself, tests, settings,
+documents and decoys.
+"""
 
 import random
 from dataclasses import dataclass, field

@@ -1,4 +1,6 @@
-"""Python modules at random: functions from statement grammars, classes, constants, in many styles, with an index of what is where."""
+"""Python modules at random: functions from statement grammars, classes, constants, in many styles,
+with an index of what is where.
+"""
 
 import random
 from dataclasses import dataclass, field
@@ -285,7 +287,7 @@ def _statement(
             scope[name] = kind
             return [f"    {name} = {other.name}({args})"]
         case 7:
-            return [f"    # {words.phrase()}"] + _statement(rng, words, grammar, scope, calls)
+            return [f"    # {words.phrase()}", *_statement(rng, words, grammar, scope, calls)]
     code = grammar.make("int", 2).code
     name = words.variable()
     scope[name] = "int"

@@ -103,7 +103,8 @@ Check = Callable[[Outcome], str | None]
 class Plan:
     """A task in a project: what is wanted, how the oracle plays it, how it is judged.
 
-    `subject` is what "it" means next. `prepare` changes the project's files before the user speaks, `setup` the folder.
+    `subject` is what "it" means next. `prepare` changes the project's files before the user speaks, `setup`
+    the folder.
     """
 
     goal: str

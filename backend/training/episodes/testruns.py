@@ -9,7 +9,9 @@ UNITTEST = "python -m unittest"
 
 @dataclass(slots=True)
 class Failure:
-    """One failed test (or a file that could not be loaded): its name, the places of the traceback, the error."""
+    """One failed test (or a file that could not be loaded): its name, the places of the traceback,
+    the error.
+    """
 
     name: str
     places: list[tuple[str, int, str, str]] = field(default_factory=list)  # path, line, function, code
@@ -77,7 +79,7 @@ def _unittest(body: list[str], ok: bool) -> Run:
     return Run(f"{re.sub(r' in [0-9.]+s$', '', ran)}: {end}", failures, ok)
 
 
-def tested_name(code: str) -> str:
+def name_under_test(code: str) -> str:
     """The function that a line of a test calls."""
     text = re.sub(r"^(assert not |assert |self\.assert\w+\(|result = )", "", code.strip())
     match = re.match(r"(?:\w+\.)?([A-Za-z_]\w*)\(", text)

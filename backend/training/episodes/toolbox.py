@@ -1,6 +1,8 @@
-"""The product's tools in this process: what the agent's calls give, with the same words, but fast enough for training.
+"""The product's tools in this process: what the agent's calls give, with the same words, but fast
+enough for training.
 
-All but shell are the real tools. shell has the real tool's output format; it runs Python commands in a zygote and everything
+All but shell are the real tools. shell has the real tool's output format; it runs Python commands in a
+zygote and everything
 else in a real shell.
 """
 
@@ -35,7 +37,7 @@ async def _inline(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-# The search of one file goes to a thread in the agent; here there is no event loop, and nothing else to do meanwhile.
+# The agent searches a single file in a thread; here there is no event loop and nothing to do meanwhile.
 setattr(grep_module, "asyncio", SimpleNamespace(to_thread=_inline))  # noqa: B010 - a module's attribute on purpose
 NAMES = ("read", "write", "edit", "grep", "glob", "shell")
 

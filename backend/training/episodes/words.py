@@ -1,4 +1,6 @@
-"""Words and names: large lists with a fixed held-out part, and the identifiers, file names and texts made of them."""
+"""Words and names: large lists with a fixed held-out part, and the identifiers, file names and texts
+made of them.
+"""
 
 import random
 import zlib

@@ -19,13 +19,12 @@ class Workspace:
         """Make the folder hold exactly these files."""
         have = self.snapshot()
         for path in have.keys() - files.keys():
-            os.unlink(f"{self.root}/{path}")
+            Path(self.root, path).unlink()
         for path, text in files.items():
             if have.get(path) != text:
-                full = f"{self.root}/{path}"
-                os.makedirs(os.path.dirname(full), exist_ok=True)
-                with open(full, "wb") as file:
-                    file.write(text.encode())
+                full = Path(self.root, path)
+                full.parent.mkdir(parents=True, exist_ok=True)
+                full.write_bytes(text.encode("utf-8", "surrogateescape"))
         self._remove_empty(self.root)
 
     def _remove_empty(self, folder: str) -> bool:
@@ -39,7 +38,7 @@ class Workspace:
             else:
                 empty = False
         if empty and folder != self.root:
-            os.rmdir(folder)
+            Path(folder).rmdir()
         return empty
 
     def paths(self) -> tuple[list[str], list[str]]:
@@ -79,6 +78,6 @@ def read_tree(root: str | Path) -> dict[str, str]:
     """All visible files under a folder with their text; undecodable bytes are kept as surrogates."""
     found: dict[str, str] = {}
     for path in sorted(walk(str(root))[0]):
-        with open(f"{root}/{path}", "rb") as file:
+        with open(f"{root}/{path}", "rb") as file:  # noqa: PTH123 - twice as fast as Path
             found[path] = file.read().decode("utf-8", "surrogateescape")
     return found

@@ -1,6 +1,7 @@
 """Runs `python ...` commands fast: a process with pytest and unittest loaded forks a child for each command.
 
-The output equals what the same command prints in a shell, except for times. One zygote serves one worker process.
+The output equals what the same command prints in a shell, except for times. One zygote serves one worker
+process.
 """
 
 import contextlib
@@ -23,7 +24,8 @@ from typing import Any
 HEADER = struct.Struct("<I")
 TIMEOUT_S = 10
 UNUSED = (
-    "cacheprovider faulthandler unraisableexception threadexception doctest junitxml pastebin logging recwarn stepwise"
+    "cacheprovider faulthandler unraisableexception threadexception doctest junitxml pastebin "
+    "logging recwarn stepwise"
     " legacypath setuponly setupplan tmpdir monkeypatch"
 )
 """Plugins of pytest that the generated tests never need and whose absence does not show in the output."""

@@ -226,7 +226,8 @@ def _beside(ctx: Setting, after: bool) -> Plan | None:
         if len(rows) > 1:
             raise Report(
                 f"{len(rows)} lines fit. I must ask.",
-                f"`{anchor}` stands in {len(rows)} lines of `{real}`: {', '.join(str(row.line) for row in rows)}. Which one do you mean?",
+                f"`{anchor}` stands in {len(rows)} lines of `{real}`: "
+                f"{', '.join(str(row.line) for row in rows)}. Which one do you mean?",
             )
         old = rows[0].text.strip()
         lead = rows[0].text[: len(rows[0].text) - len(rows[0].text.lstrip())]
@@ -286,7 +287,8 @@ def delete_line(ctx: Setting) -> Plan | None:
         if len(rows) > 1:
             raise Report(
                 f"{len(rows)} lines fit. I must ask.",
-                f"`{anchor}` stands in {len(rows)} lines of `{real}`: {', '.join(str(row.line) for row in rows)}. Which one shall I delete?",
+                f"`{anchor}` stands in {len(rows)} lines of `{real}`: "
+                f"{', '.join(str(row.line) for row in rows)}. Which one shall I delete?",
             )
         change_line(
             session,

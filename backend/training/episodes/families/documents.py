@@ -121,7 +121,8 @@ def tick_checkbox(ctx: Setting) -> Plan | None:
         if len(rows) > 1:
             raise Report(
                 "Several fit.",
-                f"Several items of `{real}` contain `{said}`: lines {', '.join(str(r.line) for r in rows)}. Which one?",
+                f"Several items of `{real}` contain `{said}`: lines "
+                f"{', '.join(str(r.line) for r in rows)}. Which one?",
             )
         old = rows[0].text.strip()
         if "[ ]" not in old:

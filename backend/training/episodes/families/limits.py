@@ -1,4 +1,6 @@
-"""Limits and talk: what is out of scope, unclear or missing; greetings and questions about the assistant itself."""
+"""Limits and talk: what is out of scope, unclear or missing; greetings and questions about the
+assistant itself.
+"""
 
 import re
 
@@ -9,7 +11,8 @@ from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan
 
 SKILLS = (
-    "I can list and find files, show and explain code, change values, rename things, replace text, add lines and small functions, "
+    "I can list and find files, show and explain code, change values, rename things, replace "
+    "text, add lines and small functions, "
     "create files, and run and repair tests."
 )
 CANNOT = f"I cannot do that: I am nano, a small model for small tasks. {SKILLS} Nothing was changed."

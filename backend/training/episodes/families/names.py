@@ -55,7 +55,8 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
     """Replace in the files of the hits, check, report."""
     table = by_path(found)
     pattern = rf"\w{esc(old)}|{esc(old)}\w|\b{esc(new)}\b"
-    think = f"{len(found)} lines in {several(list(table), 6)}. Are there longer names with {old}, or {new} already?"
+    files = several(list(table), 6)
+    think = f"{len(found)} lines in {files}. Are there longer names with {old}, or {new} already?"
     scope = {"path": only} if only else {}
     others = hits(session.call("grep", think, pattern=pattern, **scope))
     taken = [
@@ -66,7 +67,8 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
     if taken:
         raise Report(
             f"{new} is already defined at {taken[0].at}. I must ask.",
-            f"`{new}` already exists: `{taken[0].path}`, line {taken[0].line}. Nothing was renamed. Which other name shall I use?",
+            f"`{new}` already exists: `{taken[0].path}`, line {taken[0].line}. Nothing was "
+            f"renamed. Which other name shall I use?",
         )
     longer = {hit.path for hit in others if re.search(rf"\w{re.escape(old)}|{re.escape(old)}\w", hit.text)}
     for path, rows in table.items():

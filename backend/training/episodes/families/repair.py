@@ -8,7 +8,7 @@ from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.policy import Hit, View, one_definition, open_file, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
-from k3agent.backend.training.episodes.testruns import PYTEST, UNITTEST, Failure, Run, parse_run, tested_name
+from k3agent.backend.training.episodes.testruns import PYTEST, UNITTEST, Failure, Run, parse_run, name_under_test
 
 
 def run_tests(session: Session, think: str, target: str = "", python: str = "python") -> tuple[Run, str]:
@@ -32,7 +32,8 @@ def run_tests(session: Session, think: str, target: str = "", python: str = "pyt
         if "Ran 0 tests" in result.text or "Start directory is not importable" in result.text:
             raise Report(
                 "unittest finds no tests; they need pytest.",
-                "I could not run the tests: pytest is not installed here and unittest finds none. Nothing was changed.",
+                "I could not run the tests: pytest is not installed here and unittest finds "
+                "none. Nothing was changed.",
             )
     return parse_run(result.text), python
 
@@ -47,7 +48,7 @@ def function_of(session: Session, failure: Failure) -> tuple[str, Hit | None]:
     if inner:
         path, line, name, code = inner[-1]
         return name, Hit(path, line, code)
-    name = next((found for _, _, _, code in reversed(failure.places) if (found := tested_name(code))), "")
+    name = next((found for _, _, _, code in reversed(failure.places) if (found := name_under_test(code))), "")
     if not name and failure.places:
         path, line, _, _ = failure.places[-1]
         view = open_file(
@@ -61,7 +62,7 @@ def function_of(session: Session, failure: Failure) -> tuple[str, Hit | None]:
             (
                 found
                 for number, row in reversed(view.lines)
-                if number < line and (found := tested_name(row.strip()))
+                if number < line and (found := name_under_test(row.strip()))
             ),
             "",
         )
@@ -173,7 +174,7 @@ def play_fix(session: Session, all_broken: list[Broken], task: str, target: str 
         if not run.failures:
             raise Report("I cannot read that.", f"The tests do not run: {run.summary}. Nothing was changed.")
         failure = run.failures[0]
-        name, view = view_function(session, failure)
+        _, view = view_function(session, failure)
         broken = next(
             (
                 item
@@ -303,7 +304,8 @@ def play_known(session: Session, broken: Broken, task: str) -> tuple[str, str]:
 def repair_and_run(session: Session, view: View, broken: Broken, name: str, why: str) -> tuple[str, str]:
     """Change the line, run the tests, report both."""
     mend(session, view, broken, why or f"{name} is wrong.")
-    what = f"Fixed `{name}` in `{view.path}` (line {broken.line}): `{broken.wrong.strip()}` became `{broken.right.strip()}`."
+    change = f"`{broken.wrong.strip()}` became `{broken.right.strip()}`"
+    what = f"Fixed `{name}` in `{view.path}` (line {broken.line}): {change}."
     try:
         run, _ = run_tests(session, "The diff is right. Run the tests.")
     except Report:
@@ -401,7 +403,8 @@ def fix_error(ctx: Setting) -> Plan | None:
     elif kind < 0.75 and name not in last:
         text = f"{last} in {name}"
     else:
-        text = f'Traceback (most recent call last):\n  File "{broken.path}", line {broken.line}, in {name}\n{last}'
+        place = f'File "{broken.path}", line {broken.line}, in {name}'
+        text = f"Traceback (most recent call last):\n  {place}\n{last}"
     has_line = "line " in text
 
     def play(session: Session) -> tuple[str, str]:

@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.families.look import bullet_list, names_in
@@ -156,7 +157,8 @@ def _script(rng: random.Random, ctx: Setting) -> tuple[str, str, list[str]]:
         case 3:
             return f"values = {{'{first}': {number}}}\nprint(values['{second}'])\n", "KeyError", []
     return (
-        f"def {first}_{second}(value):\n    return value + {number}\n\n\nif __name__ == '__main__':\n    print({first}_{second}({other}))\n",
+        f"def {first}_{second}(value):\n    return value + {number}\n\n\nif __name__ == "
+        f"'__main__':\n    print({first}_{second}({other}))\n",
         str(number + other),
         [],
     )
@@ -323,10 +325,10 @@ def git_status(ctx: Setting) -> Plan | None:
             return
         _repository(["First"])(root)
         if kind == "changed":
-            with open(f"{root}/{path}", "a", encoding="utf-8") as file:
+            with Path(root, path).open("a", encoding="utf-8") as file:
                 file.write("\n")
         if kind == "new":
-            with open(f"{root}/{fresh}", "w", encoding="utf-8") as file:
+            with Path(root, fresh).open("w", encoding="utf-8") as file:
                 file.write("\n")
 
     def play(session: Session) -> tuple[str, str]:

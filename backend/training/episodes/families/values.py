@@ -137,14 +137,16 @@ def play_set(
             value = parts[1] if parts else found[0].text
             raise Report(
                 f"{name} is {value}, not {old}. I must ask.",
-                f"`{name}` is `{value}` in `{found[0].path}` (line {found[0].line}), not `{old}`. Nothing was changed. "
+                f"`{name}` is `{value}` in `{found[0].path}` (line {found[0].line}), not "
+                f"`{old}`. Nothing was changed. "
                 f"Shall I set it to `{wanted}` anyway?",
             )
         found = fitting
     if len(found) > 1:
         raise Report(
             f"{name} is set in {len(found)} places. I must ask which.",
-            f"`{name}` is set in {len(found)} places: {quoted([hit.at for hit in found])}. Which one shall I change?",
+            f"`{name}` is set in {len(found)} places: {quoted([hit.at for hit in found])}. Which "
+            f"one shall I change?",
         )
     return set_line(session, name, found[0], wanted)
 
@@ -195,7 +197,8 @@ def play_set_in(session: Session, name: str, wanted: str, path: str) -> tuple[st
     if len(good) > 1:
         raise Report(
             f"{last} is there {len(good)} times. I must ask which.",
-            f"`{last}` occurs {len(good)} times in `{path}`: lines {', '.join(str(hit.line) for hit in good)}. Which one shall I change?",
+            f"`{last}` occurs {len(good)} times in `{path}`: lines "
+            f"{', '.join(str(hit.line) for hit in good)}. Which one shall I change?",
         )
     return set_line(session, last, good[0], wanted)
 

@@ -1,0 +1,48 @@
+"""Encoded episodes are token for token what the server renders, with loss on the assistant's words only."""
+
+from itertools import islice
+
+import pytest
+
+from k3agent.backend.chat.template import render
+from k3agent.backend.chat.tokenizer import Tokenizer
+from k3agent.backend.training import encode
+from k3agent.backend.training.episodes.player import Player
+from k3agent.prompts.loader import load
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    if not (encode.NANO / "tokenizer_config.json").is_file():
+        pytest.skip("the embedded model's tokenizer is not there")
+    return Tokenizer.from_dir(encode.NANO)
+
+
+def test_ids_are_those_of_the_server(tokenizer: Tokenizer) -> None:
+    encoder = encode.Encoder(tokenizer)
+    player = Player(5, 1, strict=True)
+    try:
+        for episode in islice(player.episodes(2), 12):
+            encoded = encoder.encode(episode)
+            messages = [{"role": "system", "content": load("system/compact")}, *episode.messages]
+            whole = render(
+                tokenizer, messages, encode.tool_declarations(), effort="low", add_generation_prefix=False
+            )
+            assert encoded.token_ids.tolist() == whole.token_ids
+            assert len(encoded.loss_weight) == len(encoded.token_ids)
+            assert not encoded.loss_weight[: len(encoder.prefix)].any()
+            learned = tokenizer.decode(encoded.token_ids[encoded.loss_weight == 1.0].tolist())
+            spoken = [
+                m
+                for i, m in enumerate(episode.messages)
+                if m["role"] == "assistant" and i not in episode.unlearned
+            ]
+            assert all(message["reasoning_content"] in learned for message in spoken)
+    finally:
+        player.close()
+
+
+def test_texts_are_pieces_of_conversations() -> None:
+    found = list(islice(encode.texts(2), 50))
+    assert found[0] == load("system/compact")
+    assert all(isinstance(text, str) for text in found)
