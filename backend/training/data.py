@@ -158,7 +158,7 @@ class FeedSettings:
     max_failures: int = 40
     memory_limit_bytes: int = 3 << 30
     """Address space of a worker: one that grows without end ends itself, not the machine."""
-    stall_s: float = 90.0
+    stall_s: float = 120.0
     """A worker that sends nothing for so long, while it could, is replaced."""
     max_uses: int = 1
     """How often a batch may be used: above 1, a reader that finds no fresh batch gets an earlier one."""

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from k3agent.backend.config import ModelConfig
-from k3agent.backend.model.mxfp4 import dequantize, quantize
-from k3agent.backend.training.parameters import Parameters
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from k3agent.backend.config import ModelConfig
+from k3agent.backend.model.mxfp4 import dequantize, quantize
+from k3agent.backend.training.parameters import Parameters
 
 PREFIX = "language_model.model."
 HEAD = "lm_head.weight"

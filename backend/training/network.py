@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.training.parameters import Parameters
 from k3agent.backend.training.recurrence import Documents, attention, kda
-from torch import Tensor
 
 MARGIN_STRIDE = 8
 """Quantile balancing looks at every eighth token: 8,192 of a batch place a quantile well enough."""

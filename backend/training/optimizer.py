@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import torch
+from torch import Tensor
+
 from k3agent.backend.training.parameters import Buffer, Entry, Parameters, Piece
 from k3agent.backend.training.quantize import round_groups
-from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_ITERATIONS = 5

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from k3agent.backend.config import ModelConfig
 from torch import Tensor
+
+from k3agent.backend.config import ModelConfig
 
 GROUP = 32
 """Weights that share a scale lie side by side in a row, so rows must be a multiple of this."""

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from k3agent.backend.training import export
 from k3agent.backend.training.compiled import pack_cache, start_compiling, wait_all
 from k3agent.backend.training.data import HostBatch, StagePlan, pack, synthetic_stream
@@ -24,7 +26,6 @@ from k3agent.backend.training.parameters import Parameters
 from k3agent.backend.training.recurrence import Documents
 from k3agent.backend.training.run import constant_beginning
 from k3agent.backend.training.trainer import Trainer, to_device
-from torch import Tensor
 
 NUM_STEPS = 10
 CHECKED_TOKENS = 1024

@@ -6,8 +6,9 @@ gradient passes straight through. Source: OCP Microscaling Formats, E2M1 element
 """
 
 import torch
-from k3agent.backend.training.parameters import GROUP
 from torch import Tensor
+
+from k3agent.backend.training.parameters import GROUP
 
 MIN_EXPONENT = -126
 MAX_EXPONENT = 126

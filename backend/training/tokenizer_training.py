@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
 from k3agent.backend.training.data import load_source
 from k3agent.backend.training.export import FIRST_SPECIAL, special_ids
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 RANKS_FILE = "nano.tiktoken"
 TEXTS = "k3agent.backend.training.encode:texts"

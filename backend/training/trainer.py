@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.training.balancing import update_bias
 from k3agent.backend.training.data import Feed, HostBatch
@@ -17,7 +19,6 @@ from k3agent.backend.training.optimizer import Optimizer, Settings
 from k3agent.backend.training.parameters import Parameters
 from k3agent.backend.training.quantize import refresh
 from k3agent.backend.training.recurrence import Documents
-from torch import Tensor
 
 STATE_FILE = "state.pt"
 KEEP_BIAS = 0.8

@@ -1,6 +1,7 @@
 """Quantile balancing: the count property and that it evens out loads."""
 
 import torch
+
 from k3agent.backend.training.balancing import imbalance, quantile_bias, update_bias
 from k3agent.backend.training.network import route
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.model.inputs import ForwardBatch, allocate_cache
 from k3agent.backend.model.weights import load_model

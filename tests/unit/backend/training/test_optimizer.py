@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from k3agent.backend.training import export
 from k3agent.backend.training.optimizer import UPDATE_RMS, Optimizer, Settings, orthogonalise, rate_factor
 from k3agent.backend.training.parameters import Parameters

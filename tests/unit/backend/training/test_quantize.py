@@ -3,6 +3,7 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from k3agent.backend.model.mxfp4 import dequantize, quantize
 from k3agent.backend.training.quantize import refresh, round_groups
 

@@ -6,6 +6,7 @@ import pytest
 import regex
 from hypothesis import given
 from hypothesis import strategies as st
+
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.training import tokenizer_training as training
 
