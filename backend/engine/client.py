@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from multiprocessing.connection import Connection
 
 from k3agent.backend.engine.messages import (
@@ -76,8 +76,7 @@ class EngineClient:
         pipe = self._pipe = self._spawn()
         pipe.send(self._settings)
         threading.Thread(target=self._read, args=(pipe, self._loop), daemon=True, name="engine-pipe").start()
-        self.ready = await asyncio.shield(self._starting)
-        return self.ready
+        return await asyncio.shield(self._starting)
 
     def _spawn(self) -> Connection:
         """Start the process and return our end of its pipe."""
@@ -93,7 +92,7 @@ class EngineClient:
             )
         return Connection(ours.detach())
 
-    async def generate(self, request: Add) -> AsyncIterator[RequestReport]:
+    async def generate(self, request: Add) -> AsyncGenerator[RequestReport, None]:
         """Reports of one request, up to and with Finished or Failed. Leaving early aborts it.
 
         Raises EngineUnavailableError when the engine is gone.

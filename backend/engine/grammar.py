@@ -9,7 +9,7 @@ model in one step.
 
 import json
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -323,7 +323,7 @@ def _choose(words: Words, may_open: bool = True, may_close: bool = True) -> Gene
     return token_id == words.open
 
 
-def _spell(spellings: dict[str, Sequence[int]]) -> Generator[Allowed, int, str]:
+def _spell(spellings: Mapping[str, Sequence[int]]) -> Generator[Allowed, int, str]:
     """One of several id sequences, chosen token by token; none may be the beginning of another."""
     left = spellings
     depth = 0

@@ -5,7 +5,7 @@ Streaming and non-streaming answers are made from the same events, so that they 
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -155,7 +155,7 @@ class ChatService:
             substitute=self._answers.substitute(),
         )
 
-    async def run(self, prepared: Prepared) -> AsyncIterator[AnswerEvent]:
+    async def run(self, prepared: Prepared) -> AsyncGenerator[AnswerEvent, None]:
         """Events of the answer; the last one is Done. Leaving early aborts the generation."""
         request = prepared.request
         names = [tool["function"]["name"] for tool in request.all_tools]
@@ -189,7 +189,7 @@ class ChatService:
             self._answers.remember(prepared.add.token_ids, parser.message(), sampled, request.thinking)
         yield self._done(prepared, parser, stops, finished, len(sampled), num_cached)
 
-    async def _reports(self, add: Add) -> AsyncIterator[Prefilled | Generated | Finished | Failed]:
+    async def _reports(self, add: Add) -> AsyncGenerator[Prefilled | Generated | Finished | Failed, None]:
         """Reports of the engine until the end of the request, or until the server wants to stop."""
         stopping = asyncio.create_task(self.stopping.wait())
         async with aclosing(self._engine.generate(add)) as reports:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -258,7 +258,7 @@ class Routes:
             return EventStream(answer_texts(chunks, events), headers)
         return await self._whole(request, prepared, events, created, headers)
 
-    async def _counted(self, prepared: Prepared) -> AsyncIterator[AnswerEvent]:
+    async def _counted(self, prepared: Prepared) -> AsyncGenerator[AnswerEvent, None]:
         """The events of an answer, with its times and end counted."""
         metrics = self._state.metrics
         begun = time.perf_counter()
@@ -281,14 +281,14 @@ class Routes:
         self,
         request: Request,
         prepared: Prepared,
-        events: AsyncIterator[AnswerEvent],
+        events: AsyncGenerator[AnswerEvent, None],
         created: int,
         headers: dict[str, str],
     ) -> Response:
         """Collect the answer; a client that leaves meanwhile aborts it."""
 
         async def collect() -> Done | None:
-            async with aclosing(events) as answer:  # type: ignore[type-var]  # an async generator
+            async with aclosing(events) as answer:
                 done = None
                 async for event in answer:
                     if isinstance(event, Done):

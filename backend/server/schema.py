@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from k3agent.backend.chat.template import EFFORTS, Json
 from k3agent.backend.errors import BadRequestError
@@ -229,7 +229,7 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
     return tuple(strings)
 
 
-def _response_format(value: object) -> Json | None:
+def _response_format(value: Any) -> Json | None:
     match value:
         case None | {"type": "text"}:
             return None

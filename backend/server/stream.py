@@ -7,7 +7,7 @@ in the same way. When the client is gone, the generator is closed at once, which
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -97,7 +97,7 @@ def _data(value: Any) -> str:
 class EventStream(Response):
     """Sends the texts of `events`; closes it when the client leaves."""
 
-    def __init__(self, events: AsyncIterator[str], headers: dict[str, str]) -> None:
+    def __init__(self, events: AsyncGenerator[str, None], headers: dict[str, str]) -> None:
         super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
         self.headers["content-type"] = "text/event-stream; charset=utf-8"
@@ -123,10 +123,12 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def answer_texts(chunks: Chunks, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[str]:
+async def answer_texts(
+    chunks: Chunks, events: AsyncGenerator[AnswerEvent, None]
+) -> AsyncGenerator[str, None]:
     """The whole stream of an answer; an error after its beginning is an event of its own, and the end."""
     yield chunks.first()
-    async with aclosing(events) as answer:  # type: ignore[type-var]  # an async generator
+    async with aclosing(events) as answer:
         try:
             async for event in answer:
                 text = chunks.of(event)
@@ -137,10 +139,12 @@ async def answer_texts(chunks: Chunks, events: AsyncIterator[AnswerEvent]) -> As
             yield _data(error_body(error))
 
 
-async def with_keep_alive(texts: AsyncIterator[str], interval_s: float | None = None) -> AsyncIterator[str]:
+async def with_keep_alive(
+    texts: AsyncGenerator[str, None], interval_s: float | None = None
+) -> AsyncGenerator[str, None]:
     """Pass texts on; after each interval without one, a comment."""
     interval_s = KEEP_ALIVE_S if interval_s is None else interval_s
-    async with aclosing(texts) as source:  # type: ignore[type-var]  # an async generator
+    async with aclosing(texts) as source:
         following: asyncio.Future[str | None] | None = None
         try:
             while True:
