@@ -160,6 +160,8 @@ class Runner:
         verdict.transcript += [row for row in rows if row.get("type") in ("assistant", "user")]
         if not rows or rows[-1].get("type") != "result":
             raise RuntimeError(f"no result line, exit code {done.returncode}: {done.stderr[-500:]}")
+        if rows[-1].get("subtype") == "error_provider":
+            raise RuntimeError(f"the model could not be asked: {rows[-1].get('errors')}")
         return rows[-1]
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from itertools import pairwise
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.concepts import Func, concepts, instantiate, same_results
@@ -9,7 +10,15 @@ from k3agent.backend.training.episodes.expressions import Grammar, described_fun
 from k3agent.backend.training.episodes.facts import Definition
 from k3agent.backend.training.episodes.families.adding import append, open_end, squeeze
 from k3agent.backend.training.episodes.families.read import read_definition, unique_definition
-from k3agent.backend.training.episodes.policy import change_line, esc, hits, one_definition, open_file, quoted
+from k3agent.backend.training.episodes.policy import (
+    View,
+    change_line,
+    esc,
+    hits,
+    one_definition,
+    open_file,
+    quoted,
+)
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
 
@@ -85,6 +94,30 @@ def said_signature(ctx: Setting, func: Func) -> str:
     return f"def {func.signature}" if ctx.rng.random() < 0.08 else func.signature
 
 
+def indent_of(view: View) -> str:
+    """The indentation that a file uses, four spaces where it does not show."""
+    for (_, row), (_, follow) in pairwise(view.lines):
+        if row.rstrip().endswith(":") and not row.startswith((" ", "\t")) and follow.startswith((" ", "\t")):
+            return follow[: len(follow) - len(follow.lstrip())]
+    return "    "
+
+
+def place_function(session: Session, view: View, func: Func) -> None:
+    """A function at the end of a file, but before the part that runs it as a script."""
+    indent = indent_of(view)
+    rows = [
+        indent * ((len(row) - len(row.lstrip())) // 4) + row.lstrip() for row in code_of(func).split("\n")
+    ]
+    code = "\n".join(rows)
+    main = next(((number, row) for number, row in view.lines if row.startswith("if __name__")), None)
+    if main is None:
+        append(session, view, code, gap=2)
+        return
+    number, old = main
+    think = f"Line {number} is {old}. It must stay last. Add before it."
+    change_line(session, view.path, number, old, f"{code}\n\n\n{old}", think)
+
+
 @goal("add_func", "addfunc", 3.0)
 def add_func(ctx: Setting) -> Plan | None:
     """Add a function that does what is described."""
@@ -92,7 +125,7 @@ def add_func(ctx: Setting) -> Plan | None:
     if not isinstance(path, str):
         return None
     text = ctx.facts.files[path]
-    if "__main__" in text or "\t" in text:
+    if text.count("__main__") > 1:
         return None
     func, words = draw_new(ctx)
     shown = ctx.path(path)
@@ -107,7 +140,7 @@ def add_func(ctx: Setting) -> Plan | None:
                 "It is there already.", f"`{func.name}` already exists in `{view.path}`. Nothing was changed."
             )
         session.lead = thought_of(func, f"{func.name} {words}.")
-        append(session, view, code_of(func), gap=2)
+        place_function(session, view, func)
         return "The diff shows it.", f"Added `{func.signature}` to `{view.path}`; it {words}."
 
     return Plan("add_func", "addfunc", slots, play, writes_function(path, text, func), ("def", func.name))

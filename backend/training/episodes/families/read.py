@@ -290,9 +290,53 @@ def play_explain(session: Session, name: str) -> tuple[str, str]:
     return "Say what its lines do.", " ".join([place, *found.sentences])
 
 
+def play_explain_file(session: Session, path: str) -> tuple[str, str]:
+    """What a file holds."""
+    view = open_file(session, path, f"Explain the file {path}. Read it.", nothing=NO_CHANGE)
+    texts = [text for _, text in view.lines]
+    if not texts:
+        return "It is empty.", f"`{view.path}` is empty."
+    parts: list[str] = []
+    if texts[0].startswith(('"""', "'''")):
+        parts.append(f"It says of itself: {texts[0].strip(chr(34) + chr(39))}")
+    words = {"def": "the functions", "class": "the classes"}
+    for word, shown in words.items():
+        names = [match[1] for text in texts if (match := re.match(rf"(?:async )?{word} (\w+)", text))]
+        if names:
+            parts.append(f"It defines {shown} {quoted(names, 12)}.")
+    names = [match[1] for text in texts if (match := re.match(r"([A-Z][A-Z0-9_]*)(?:: [^=]+)? = ", text))]
+    if names:
+        parts.append(f"It sets {quoted(names, 12)}.")
+    modules = [match[1] for text in texts if (match := re.match(r"(?:import|from) ([\w.]+)", text))]
+    if modules:
+        parts.append(f"It imports {quoted(modules, 8)}.")
+    if not parts:
+        parts.append(f"It begins with: `{texts[0].strip()}`")
+    tail = f" These are the first {len(texts)} of {view.total} lines." if view.total > len(texts) else ""
+    return "Say what it holds.", f"`{view.path}` has {view.total} lines. {' '.join(parts)}{tail}"
+
+
+def _explain_file(ctx: Setting) -> Plan | None:
+    path = ctx.choose(ctx.facts.code_paths())
+    if not isinstance(path, str) or len(ctx.facts.files[path].splitlines()) > 80:
+        return None
+    shown = ctx.path(path)
+    names = [item.name for item in ctx.facts.definitions if item.path == path and item.kind != "method"]
+    return Plan(
+        "explain",
+        "explain",
+        {"name": shown},
+        lambda session: play_explain_file(session, shown),
+        checks.answers(*names[:12]) if names else checks.answers(path),
+        ("file", path),
+    )
+
+
 @goal("explain", "explain", 2.0)
 def explain(ctx: Setting) -> Plan | None:
     """What does X do."""
+    if ctx.rng.random() < 0.12:
+        return _explain_file(ctx)
     one = unique_definition(ctx)
     if one is None or one.end - one.line > 35:
         return None

@@ -8,7 +8,14 @@ from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.policy import Hit, View, one_definition, open_file, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
-from k3agent.backend.training.episodes.testruns import PYTEST, UNITTEST, Failure, Run, parse_run, name_under_test
+from k3agent.backend.training.episodes.testruns import (
+    PYTEST,
+    UNITTEST,
+    Failure,
+    Run,
+    name_under_test,
+    parse_run,
+)
 
 
 def run_tests(session: Session, think: str, target: str = "", python: str = "python") -> tuple[Run, str]:
