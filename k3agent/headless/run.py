@@ -50,6 +50,8 @@ _CLOSE_LIMIT_S = 3.0
 # How long a reader that has stopped reading is waited for once a signal has asked for the end.
 _URGENT_FLUSH_S = 60.0
 _MAX_SCHEMA_REPAIRS = 2
+# A second signal after this long ends the process at once.
+_INSISTING_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,7 @@ class HeadlessRun:
     _task: asyncio.Task[End] | None = None
     _store_home: Path | None = None
     _is_in_turn: bool = False
+    _signalled_at: float = 0.0
 
     async def run(self) -> End:
         """The whole run; expected errors and crashes become its end."""
@@ -315,10 +318,13 @@ class HeadlessRun:
 
     def _signalled(self, signum: int, _frame: object) -> None:
         """Plain handlers, not the loop's: they also run while the main thread waits for a slow reader."""
+        now = time.monotonic()
         if self.signum is not None:
-            # The second one does not wait any more.
-            os._exit(BY_SIGNAL[signal.Signals(signum)])
-        self.signum = signum
+            # A terminal and a wrapper often send the same signal both; one that comes later means it.
+            if now - self._signalled_at > _INSISTING_S:
+                os._exit(BY_SIGNAL[signal.Signals(signum)])
+            return
+        self.signum, self._signalled_at = signum, now
         self.out.is_urgent = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._interrupt, f"signal {signal.Signals(signum).name}")

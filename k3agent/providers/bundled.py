@@ -36,6 +36,7 @@ INSTALL_COMMAND = f"{Path(sys.executable).name} -m pip install 'k3agent[local]'"
 TOKEN_VARIABLE = "K3AGENT_API_KEY"
 _START_LIMIT_S = 300.0
 _POLL_S = 0.05
+_USAGE_EXIT = 2
 _TAIL_LINES = 15
 _RESTART_PAUSE_S = 60.0
 
@@ -148,7 +149,11 @@ class LocalServer:
                 return state
             code = process.poll()
             if code is not None:
-                raise self._start_error(f"The local engine ended with exit code {code} while starting")
+                error = self._start_error(f"The local engine ended with exit code {code} while starting")
+                if code == _USAGE_EXIT:
+                    # It was asked for something that is not there: trying again later does not help.
+                    raise ConfigError(str(error))
+                raise error
             if waited_s > _START_LIMIT_S:
                 process.terminate()
                 raise self._start_error(f"The local engine was not ready within {_START_LIMIT_S:g} s")
