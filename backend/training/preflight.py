@@ -108,7 +108,7 @@ def cpu_reference(trainer: Trainer, batch: Batch, end: int) -> tuple[float, Tens
     loss = network.forward(first).loss
     loss.backward()
     grads = {name: leaf.grad for name, leaf in parameters.leaves.items() if leaf.grad is not None}
-    return float(loss), logits, grads
+    return float(loss.detach()), logits, grads
 
 
 def relative(a: Tensor, b: Tensor) -> float:
@@ -140,7 +140,7 @@ def check(trainer: Trainer, options: argparse.Namespace, report: Report) -> bool
     passed = logit_error < LOGIT_LIMIT and median < GRADIENT_LIMIT
     report.add(
         logit_error=round(logit_error, 5),
-        loss_gpu=round(float(outcome.loss), 5),
+        loss_gpu=round(float(outcome.loss.detach()), 5),
         loss_cpu=round(loss, 5),
         gradient_error_median=round(median, 5),
         gradient_errors_worst={name: round(error, 4) for name, error in worst},
