@@ -1,0 +1,69 @@
+"""The evaluation drives a command line, judges files, and writes its tables; a stand-in plays the agent."""
+
+import json
+import sys
+from pathlib import Path
+
+from k3agent.backend.training import evaluation
+from k3agent.backend.training.task import FAMILIES, Task
+
+STAND_IN = """
+import json, pathlib, sys
+prompt = sys.argv[-1]
+assert sys.argv[1] == "run" and "--output-format" in sys.argv
+if prompt.startswith("write "):
+    pathlib.Path(prompt.split()[1]).write_text("done\\n")
+print(json.dumps({"type": "assistant", "message": {"content": []}}))
+print(json.dumps({"type": "result", "subtype": "success", "result": "I did " + prompt, "session_id": "s1",
+                  "num_turns": 2}))
+"""
+
+
+class WriteTask:
+    name = "write-one"
+    family = "create"
+
+    def __init__(self, *prompts: str) -> None:
+        self.prompts = list(prompts)
+
+    def build(self, folder: Path) -> None:
+        (folder / "here.txt").write_text("here\n")
+
+    def check(self, folder: Path, answers: list[str]) -> str | None:
+        if len(answers) != len(self.prompts):
+            return "an answer is missing"
+        return None if (folder / "new.txt").is_file() else "new.txt is missing"
+
+
+def runner(tmp_path: Path) -> evaluation.Runner:
+    script = tmp_path / "agent.py"
+    script.write_text(STAND_IN)
+    return evaluation.Runner(f"{sys.executable} {script}", 20, tmp_path / "home")
+
+
+def test_solved_and_unsolved(tmp_path: Path) -> None:
+    assert isinstance(WriteTask(), Task)
+    good = runner(tmp_path).run(WriteTask("write new.txt", "thanks"))
+    bad = runner(tmp_path).run(WriteTask("look"))
+    assert (good.solved, good.turns, good.answers) == (True, 4, ["I did write new.txt", "I did thanks"])
+    assert (bad.solved, bad.reason) == (False, "new.txt is missing")
+
+
+def test_a_broken_command_is_a_failed_task(tmp_path: Path) -> None:
+    verdict = evaluation.Runner(f"{sys.executable} -c 1", 20, tmp_path).run(WriteTask("look"))
+    assert not verdict.solved
+    assert "no result line" in verdict.reason
+
+
+def test_reports(tmp_path: Path) -> None:
+    verdicts = [evaluation.Verdict(f"t{n}", "list", n > 0, "wrong", ["p"], ["a"]) for n in range(4)]
+    shown = evaluation.write_report(tmp_path / "out", verdicts, "Title")
+    assert "| list | 3/4 | 75 % |" in shown
+    assert "| **all** | 3/4 |" in shown
+    assert json.loads((tmp_path / "out.json").read_text())[0]["solved"] is False
+    assert "`t0`" in (tmp_path / "out.md").read_text()
+
+
+def test_every_family_can_be_drawn() -> None:
+    for family in FAMILIES:
+        assert [task.family for task in evaluation.generate(family, 1, 9, held_out=True)] == [family]
