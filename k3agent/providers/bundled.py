@@ -228,6 +228,10 @@ def _server_environ(environ: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value for name, value in environ.items() if not name.endswith(("_API_KEY", "_TOKEN", "_SECRET"))
     }
+    if kept.get("PYTHONPATH"):
+        # The server runs in another folder, where a relative entry would be lost.
+        folders = kept["PYTHONPATH"].split(os.pathsep)
+        kept["PYTHONPATH"] = os.pathsep.join(str(Path(folder).absolute()) for folder in folders)
     return {**kept, TOKEN_VARIABLE: secrets.token_urlsafe(24)}
 
 
