@@ -53,10 +53,10 @@ def parse_run(text: str) -> Run:
         elif current is not None and (match := PLACE.match(line)):
             code = body[index + 1].strip() if index + 1 < len(body) else ""
             current.places.append((match[1], int(match[2]), match[3], code))
-        elif current is not None and line.startswith("E   ") and not current.error:
-            current.error = line[4:].strip()
         elif current is not None and (match := re.match(r'^E\s+File "(.+?)", line (\d+)', line)):
             current.places.append((match[1], int(match[2]), "<module>", ""))
+        elif current is not None and line.startswith("E   ") and not current.error:
+            current.error = line[4:].strip()
         if current is not None and line.startswith("E   ") and re.match(r"E\s+\w*(Error|Exception)\b", line):
             current.error = line[4:].strip()
     return Run(re.sub(r"^=+ | =+$", "", summary), failures, ok)
