@@ -455,6 +455,6 @@ def _json_or_string(raw: str) -> str:
     """The value as it stands if it is JSON, else as a JSON string: damage must not break the object."""
     try:
         json.loads(raw, parse_constant=_reject_constant)
-    except ValueError:
+    except (ValueError, RecursionError):
         return json.dumps(raw, ensure_ascii=False)
     return raw.strip()
