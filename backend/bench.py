@@ -108,10 +108,10 @@ def measure(model: K3ForCausalLM, context: int, decode_tokens: int) -> list[Timi
 def load(name: str, dtype: torch.dtype, int8_decode: bool = False) -> K3ForCausalLM:
     """A model folder, or the embedded configuration with random weights."""
     if name != RANDOM_NANO:
-        return load_model(name, dtype, int8_decode=int8_decode)
+        return load_model(name, dtype, packed_experts=False, int8_decode=int8_decode)
     with tempfile.TemporaryDirectory() as folder:
         write_random(folder, NANO_CONFIG, seed=0, pack="all")
-        return load_model(folder, dtype, int8_decode=int8_decode)
+        return load_model(folder, dtype, packed_experts=False, int8_decode=int8_decode)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -142,6 +142,17 @@ def default_sampling(folder: Path, vocab_size: int) -> tuple[float, float]:
     return float(values["temperature"]), float(values["top_p"])
 
 
+def _image_reader(folder: Path) -> Any:
+    """What turns image URLs into pixels for this model; None for one without vision."""
+    # lazy: not needed for `--help` and refusals
+    from k3agent.backend.chat.images import ImageReader, ImageSettings
+    from k3agent.backend.config import ModelConfig
+
+    if ModelConfig.from_dir(folder).vision_config is None:
+        return None
+    return ImageReader(ImageSettings.from_dir(folder))
+
+
 async def _serve(args: argparse.Namespace, folder: Path) -> int:
     # lazy: 0.3 s, and `--help` and refusals do not need them
     from k3agent.backend.chat.tokenizer import Tokenizer
@@ -179,7 +190,9 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
             state = ServerState(
                 model=args.served_name or ("nano" if folder == NANO_DIR else folder.name),
                 version=__version__,
-                service=ChatService(tokenizer, engine, ready.max_model_len, not args.no_grammar),
+                service=ChatService(
+                    tokenizer, engine, ready.max_model_len, not args.no_grammar, _image_reader(folder)
+                ),
                 engine=engine,
                 profile=Profile(
                     is_strict=args.strict,

@@ -14,6 +14,7 @@ from k3agent.backend.cache.hybrid import HybridCache
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.engine.grammar import Grammar
+from k3agent.backend.engine.images import place_images
 from k3agent.backend.engine.messages import (
     Add,
     Counters,
@@ -77,12 +78,16 @@ class Engine:
             self._reports.append(Failed(request.request_id, f"{len(self._waiting)} requests wait already"))
         else:
             grammar = Grammar(self._tokenizer, request.grammar) if request.grammar else None
+            token_ids, spans = place_images(
+                request.token_ids, request.images, self._runner.config.vocab_size
+            )
             sequence = Sequence(
                 request_id=request.request_id,
-                token_ids=list(request.token_ids),
+                token_ids=token_ids,
                 params=request.params,
                 grammar=grammar,
                 checkpoint_at=list(request.checkpoint_at),
+                images=spans,
             )
             self._waiting.append(sequence)
             self._clocks[sequence.request_id] = _Clock(time.perf_counter())

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from k3agent.backend.chat.template import PlacedImage
 from k3agent.backend.engine.grammar import GrammarSpec
 
 
@@ -42,6 +43,8 @@ class Add:
     params: SamplingParams
     grammar: GrammarSpec | None = None
     checkpoint_at: tuple[int, ...] = ()
+    images: tuple[PlacedImage, ...] = ()
+    """In the order of their positions."""
 
 
 @dataclass(frozen=True, slots=True)

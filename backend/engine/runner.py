@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from k3agent.backend.cache.hybrid import split_budget
+from k3agent.backend.chat.images import ImageSettings
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
+from k3agent.backend.engine.images import ImageFeatures
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.sequence import Sequence
 from k3agent.backend.errors import CacheFullError, ModelFilesError
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch, allocate_cache
 from k3agent.backend.model.k3 import K3ForCausalLM
-from k3agent.backend.model.weights import load_model
+from k3agent.backend.model.weights import SMALL_EXPERTS_BYTES, load_model, unpacked_experts_bytes
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CPU_CACHE_BYTES = 512 << 20
@@ -47,6 +49,7 @@ class Runner:
         self.model = model
         self.config: ModelConfig = model.config
         self.device = torch.device(settings.device)
+        self._features = ImageFeatures(model, ImageSettings.from_dir(settings.model_dir))
         page_bytes, slot_bytes = _unit_bytes(self.config, model.dtype)
         self.cache_bytes = settings.cache_bytes or _default_cache_bytes(self.device)
         self.num_pages, self.num_slots = split_budget(self.cache_bytes, page_bytes, slot_bytes)
@@ -65,8 +68,15 @@ class Runner:
     def load(cls, settings: EngineSettings) -> "tuple[Runner, float]":
         """Read the weights; returns the runner and the seconds it took."""
         begun = time.perf_counter()
-        set_threads(settings, ModelConfig.from_dir(settings.model_dir))
-        model = load_model(Path(settings.model_dir), _dtype(settings), torch.device(settings.device))
+        config, dtype = ModelConfig.from_dir(settings.model_dir), _dtype(settings)
+        set_threads(settings, config)
+        is_small = unpacked_experts_bytes(config, dtype) <= SMALL_EXPERTS_BYTES
+        model = load_model(
+            Path(settings.model_dir),
+            dtype,
+            torch.device(settings.device),
+            packed_experts=False if is_small else None,
+        )
         runner = cls(model, settings)
         return runner, time.perf_counter() - begun
 
@@ -81,7 +91,11 @@ class Runner:
         """
         begin = sequence.num_computed
         end = begin + num_tokens
-        ids = torch.tensor(sequence.token_ids[begin:end], device=self.device)
+        token_ids = sequence.token_ids[begin:end]
+        image_rows, image_features = None, None
+        if sequence.images:
+            token_ids, image_rows, image_features = self._features.of_step(sequence, begin, end)
+        ids = torch.tensor(token_ids, device=self.device)
         batch = ForwardBatch(
             token_ids=ids,  # pyright: ignore[reportArgumentType]  # torch.tensor is typed as plain Tensor
             cu_seqlens=[0, num_tokens],
@@ -90,6 +104,8 @@ class Runner:
             state_slots=[sequence.state_slot if sequence.state_slot is not None else -1],
             has_state=[begin > 0],
             logits_at=None if want_logits else ids.new_empty(0),  # pyright: ignore[reportArgumentType]
+            image_rows=image_rows,
+            image_features=image_features,
         )
         logits = self.model(batch, self.storage.tensors)
         sequence.num_computed = end

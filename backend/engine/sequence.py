@@ -5,6 +5,7 @@ from enum import Enum
 
 from k3agent.backend.cache.radix import Checkpoint, RadixNode
 from k3agent.backend.engine.grammar import Grammar
+from k3agent.backend.engine.images import ImageSpan
 from k3agent.backend.engine.messages import SamplingParams
 
 
@@ -17,7 +18,10 @@ class Status(Enum):
 
 @dataclass(eq=False, kw_only=True)
 class Sequence:
-    """`token_ids` are the prompt and all that was generated; the first `num_computed` are in the cache."""
+    """`token_ids` are the prompt and all that was generated; the first `num_computed` are in the cache.
+
+    Placeholders of images have ids past the vocabulary that tell the images apart (see `images.py`).
+    """
 
     request_id: str
     token_ids: list[int]
@@ -25,6 +29,7 @@ class Sequence:
     grammar: Grammar | None = None
     checkpoint_at: list[int] = field(default_factory=list)
     """Positions inside the prompt at which the state is filed, ascending."""
+    images: list[ImageSpan] = field(default_factory=list)
     num_prompt: int = 0
     num_cached: int = 0
     num_computed: int = 0

@@ -33,6 +33,10 @@ class ForwardBatch:
     """False: start from zero, whatever the slot holds."""
     logits_at: LongTensor | None = None
     """[N] rows of the T tokens whose logits are wanted; None: the last token of each sequence."""
+    image_rows: LongTensor | None = None
+    """[M] rows of the T tokens that are placeholders of images."""
+    image_features: Tensor | None = None
+    """[M, D] what stands there instead of their embeddings (K3ForCausalLM.encode_images)."""
 
     def check(self) -> None:
         """Raise BackendError when the parts do not fit together. Costs no tensor work."""
@@ -55,6 +59,11 @@ class ForwardBatch:
                 raise BackendError(f"sequence {b} of the step has no token.")
             if end > self.page_table.shape[1] * PAGE_SIZE:
                 raise BackendError(f"sequence {b} ends at {end}, past its {self.page_table.shape[1]} pages.")
+        rows, features = self.image_rows, self.image_features
+        if (rows is None) != (features is None) or (
+            rows is not None and features is not None and len(rows) != len(features)
+        ):
+            raise BackendError("image_rows and image_features do not belong together.")
         if len(set(self.state_slots)) != num_sequences:
             raise BackendError(f"state_slots {self.state_slots} gives one slot to two sequences.")
 

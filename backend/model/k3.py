@@ -3,7 +3,7 @@
 Modules carry the names of the released weights. Source: Kimi K3 technical report, arXiv 2607.24653.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,24 +22,36 @@ from k3agent.backend.model.mla import MLA
 from k3agent.backend.model.moe import Experts, MoE
 from k3agent.backend.model.single import SinglePath, is_single, supports
 from k3agent.backend.model.step import Step
+from k3agent.backend.model.vision import Grid, Projector, VisionTower
+from k3agent.backend.parallel.shard import Shard
 
 
 class Embedding(nn.Module):
-    """Rows of a table, unscaled."""
+    """Rows of a table, unscaled. Of several ranks each has a run of rows and gives zeros for the others."""
 
-    def __init__(self, count: int, width: int, dtype: torch.dtype) -> None:
+    def __init__(self, count: int, width: int, dtype: torch.dtype, shard: Shard) -> None:
         super().__init__()
-        self.weight = parameter(torch.empty(count, width, dtype=dtype))
+        self._shard = shard
+        self._count = shard.share(count, "vocab_size")
+        self.weight = parameter(torch.empty(self._count, width, dtype=dtype))
 
     def forward(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weight)
+        if self._shard.world == 1:
+            return F.embedding(ids, self.weight)
+        local = ids - self._shard.rank * self._count
+        is_here = (local >= 0) & (local < self._count)
+        rows = F.embedding(torch.where(is_here, local, 0), self.weight) * is_here.unsqueeze(-1)
+        return self._shard.comm.all_reduce(rows)
 
 
 class DecoderLayer(nn.Module):
     """Attention and MLP of one layer, both reading from and adding to the residual stream."""
 
-    def __init__(self, config: ModelConfig, layer_index: int, dtype: torch.dtype, is_packed: bool) -> None:
+    def __init__(
+        self, config: ModelConfig, layer_index: int, dtype: torch.dtype, is_packed: bool, shard: Shard
+    ) -> None:
         super().__init__()
+        self._comm = shard.comm
         width, eps, block = config.hidden_size, config.rms_norm_eps, config.attn_res_block_size
         attention = KDA if config.is_kda(layer_index) else MLA
         self.self_attn = attention(config, layer_index, dtype)
@@ -47,7 +59,7 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(width, eps, dtype)
         self.is_moe = config.is_moe(layer_index)
         if self.is_moe:
-            self.block_sparse_moe = MoE(config, dtype, is_packed)
+            self.block_sparse_moe = MoE(config, dtype, is_packed, shard)
         else:
             self.mlp = GatedMLP(config, config.intermediate_size, dtype)
         self.starts_block = block is not None and layer_index % block == 0
@@ -62,20 +74,21 @@ class DecoderLayer(nn.Module):
         # The boundary lies after the reading: the finished block was still the running sum for it.
         if self.starts_block:
             stream.start_block()
-        stream.add(self.self_attn(self.input_layernorm(h), step, cache))
+        # Ranks sum before the stream: what reads it is not linear.
+        stream.add(self._comm.all_reduce(self.self_attn(self.input_layernorm(h), step, cache)))
         h = self.post_attention_layernorm(stream.read(self.mlp_site))
-        stream.add(self.block_sparse_moe(h) if self.is_moe else self.mlp(h))
+        stream.add(self.block_sparse_moe(h) if self.is_moe else self._comm.all_reduce(self.mlp(h)))
 
 
 class Decoder(nn.Module):
     """Embedding, layers, final norm."""
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, is_packed: bool) -> None:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, is_packed: bool, shard: Shard) -> None:
         super().__init__()
         self._config = config
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype, shard)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, i, dtype, is_packed) for i in range(config.num_hidden_layers)
+            DecoderLayer(config, i, dtype, is_packed, shard) for i in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         self.output_site: Site | None = None
@@ -104,8 +117,9 @@ class K3ForCausalLM(nn.Module):
 
     `packed_experts` keeps the routed experts in MXFP4 and unpacks the chosen ones in each step: slow, but a
     quarter of the memory. `int8_decode` (fp32 on the CPU) reads the weights of one-token steps as int8 where
-    that is exact, with activations rounded to bf16 (see kernels.matvec): more than twice the speed. Weights
-    come from `weights.load_model`; until then they hold nothing.
+    that is exact, with activations rounded to bf16 (see kernels.matvec): more than twice the speed. `shard`
+    makes this one of several ranks; `config` is then that of its layers, `whole_config` that of the model.
+    Weights come from `weights.load_model`; until then they hold nothing.
     """
 
     def __init__(
@@ -115,11 +129,18 @@ class K3ForCausalLM(nn.Module):
         *,
         packed_experts: bool = False,
         int8_decode: bool = False,
+        shard: Shard | None = None,
+        vision: bool = True,
     ) -> None:
         super().__init__()
-        self.config, self.dtype = config, dtype
-        self.model = Decoder(config, dtype, packed_experts)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype)
+        self.shard = shard or Shard()
+        self.whole_config, self.config, self.dtype = config, self.shard.local(config), dtype
+        self.model = Decoder(self.config, dtype, packed_experts, self.shard)
+        self.lm_head = Linear(config.hidden_size, self.shard.share(config.vocab_size, "vocab_size"), dtype)
+        self.vision_tower, self.mm_projector = None, None
+        if vision and config.vision_config is not None:
+            self.vision_tower = VisionTower(config.vision_config, dtype)
+            self.mm_projector = Projector(config.vision_config, dtype)
         self._packed_experts = packed_experts
         self._int8_decode = int8_decode and dtype == torch.float32 and has_int8_kernel()
         self._single: SinglePath | None = None
@@ -136,17 +157,35 @@ class K3ForCausalLM(nn.Module):
         `taps`, if given, receives the running sum [T, D] of the residual stream after each layer.
         """
         rows = batch.logits_at
-        if self._single is not None and is_single(batch):
+        if self._single is not None and batch.image_rows is None and is_single(batch):
             hidden = self._single.run(batch, cache, taps)
             return self.lm_head(hidden if rows is None else hidden[rows])
         step = Step(batch)
-        stream = self.model.stream(self.model.embed_tokens(batch.token_ids))
+        stream = self.model.stream(self._embed(batch))
         for layer in self.model.layers:
             layer(stream, step, cache)
             if taps is not None:
                 taps.append(stream.total.clone())
         hidden = self.model.norm(stream.read(self.model.output_site))
-        return self.lm_head(hidden[step.last_rows if rows is None else rows]).to(wide_dtype(self.dtype))
+        logits = self.lm_head(hidden[step.last_rows if rows is None else rows])
+        return self.shard.comm.all_gather(logits).to(wide_dtype(self.dtype))
+
+    @torch.inference_mode()
+    def encode_images(self, pixels: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Features [M, D] of images for `ForwardBatch.image_features`, one a visual token, image after image.
+
+        pixels: [N, 3, p, p], normalised patches, row by row; grids: frames, rows and columns of each image.
+        """
+        if self.vision_tower is None or self.mm_projector is None:
+            raise BackendError("this model reads no images. Use one with a vision_config.")
+        return self.mm_projector(self.vision_tower(pixels, grids))
+
+    def _embed(self, batch: ForwardBatch) -> Tensor:
+        """Embeddings of the tokens, [T, D], with image features in the place of their placeholders."""
+        embeddings = self.model.embed_tokens(batch.token_ids)
+        if batch.image_rows is None or batch.image_features is None:
+            return embeddings
+        return embeddings.index_copy(0, batch.image_rows, batch.image_features.to(embeddings.dtype))
 
     def destinations(self) -> dict[str, Tensor]:
         """Where each released name (without the prefix `language_model.`) goes; all must be filled.
@@ -166,7 +205,7 @@ class K3ForCausalLM(nn.Module):
         for module in self.modules():
             if isinstance(module, KDA):
                 module.finish_loading()
-        if supports(self.dtype, self.device, self._packed_experts):
+        if self.shard.world == 1 and supports(self.dtype, self.device, self._packed_experts):
             self._single = self._single_path()
 
     def _single_path(self) -> SinglePath:

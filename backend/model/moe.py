@@ -11,10 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from k3agent.backend.config import ModelConfig
+from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels import registry
 from k3agent.backend.kernels.dtypes import wide_dtype
 from k3agent.backend.kernels.reference.mxfp4 import GROUP
 from k3agent.backend.model.layers import GatedMLP, Linear, RMSNorm, gated_act, parameter
+from k3agent.backend.parallel.shard import Shard
 
 
 class Gate(nn.Module):
@@ -46,15 +48,24 @@ class Experts(nn.Module):
     `destinations` says which name belongs where.
     """
 
-    def __init__(self, config: ModelConfig, num_experts: int, dtype: torch.dtype, is_packed: bool) -> None:
+    def __init__(self, config: ModelConfig, shard: Shard, dtype: torch.dtype, is_packed: bool) -> None:
         super().__init__()
         width, inner = config.expert_width, config.moe_intermediate_size
+        self.numbers = shard.experts(config.num_experts or 0)
+        """Which of the layer's experts these are; with several ranks perhaps not all."""
+        self._is_whole, self._comm = len(self.numbers) == config.num_experts, shard.comm
+        num_experts = len(self.numbers)
         self._num_experts, self._inner, self._dtype, self._is_packed = num_experts, inner, dtype, is_packed
         self._act = gated_act(config)
         self._dequantise = registry.get("mxfp4_dequantise")
         shapes = {"w13": (num_experts, 2 * inner, width), "w2": (num_experts, width, inner)}
         self._stacks: dict[str, Tensor] = {}
         for name, (count, rows, columns) in shapes.items():
+            if is_packed and columns % GROUP:
+                raise BackendError(
+                    f"{columns} columns of {name} on a rank are no whole groups of {GROUP} for MXFP4. Use fewer"
+                    " ranks or whole experts, or load with packed_experts=False."
+                )
             if is_packed:
                 for kind, shrink in (("weight_packed", 2), ("weight_scale", GROUP)):
                     stack = torch.empty(count, rows, columns // shrink, dtype=torch.uint8)
@@ -79,12 +90,16 @@ class Experts(nn.Module):
     def forward(self, z: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """z: [T, Z]; chosen, weights: [T, k]. Returns the weighted sum of the experts' outputs, [T, Z],
         summed wide."""
-        if z.shape[0] == 1:
+        if z.shape[0] == 1 and self._is_whole:
             return self._one_token(z, chosen[0].tolist(), weights)
         num_chosen = chosen.shape[1]
         flat = chosen.flatten()
+        if not self._is_whole:
+            # those of other ranks come last in the order, and the loop does not reach them
+            flat = flat - self.numbers.start
+            flat = torch.where((flat >= 0) & (flat < self._num_experts), flat, self._num_experts)
         order = flat.argsort(stable=True)
-        counts = torch.bincount(flat, minlength=self._num_experts).tolist()
+        counts = torch.bincount(flat, minlength=self._num_experts)[: self._num_experts].tolist()
         tokens = order.div(num_chosen, rounding_mode="floor")
         total = z.new_zeros(z.shape, dtype=weights.dtype)
         flat_weights = weights.flatten()[order].unsqueeze(-1)
@@ -96,11 +111,12 @@ class Experts(nn.Module):
             start += count
             out = self._run(e, z.index_select(0, tokens[rows]))
             total.index_add_(0, tokens[rows], out.to(total.dtype) * flat_weights[rows])
-        return total.to(z.dtype)
+        # Ranks sum here, still wide, because the norm that follows acts on the whole sum.
+        return self._comm.all_reduce(total).to(z.dtype)
 
     def _one_token(self, z: Tensor, experts: list[int], weights: Tensor) -> Tensor:
         outs = torch.cat([self._run(e, z) for e in experts])
-        return (weights @ outs.to(weights.dtype)).to(z.dtype)
+        return self._comm.all_reduce(weights @ outs.to(weights.dtype)).to(z.dtype)
 
     def _run(self, e: int, x: Tensor) -> Tensor:
         w13, w2 = self._matrices(e)
@@ -118,26 +134,30 @@ class Experts(nn.Module):
 class MoE(nn.Module):
     """Routed experts between latent projections, plus the shared experts at full width."""
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, is_packed: bool) -> None:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, is_packed: bool, shard: Shard) -> None:
         super().__init__()
+        self._comm = shard.comm
         num_experts = config.num_experts or 0
         width, latent = config.hidden_size, config.routed_expert_hidden_size
         self.gate = Gate(config, num_experts, dtype)
-        self.experts = Experts(config, num_experts, dtype, is_packed)
+        self.experts = Experts(config, shard, dtype, is_packed)
         self.routed_expert_down_proj = Linear(width, latent, dtype) if latent else None
         self.routed_expert_up_proj = Linear(latent, width, dtype) if latent else None
         self.routed_expert_norm = None
         if config.latent_moe_use_norm:
             self.routed_expert_norm = RMSNorm(config.expert_width, config.rms_norm_eps, dtype)
-        self.shared_experts = GatedMLP(config, config.shared_width, dtype) if config.shared_width else None
+        shared = config.shared_width
+        if shard.expert_parallel:
+            # the width of the routed experts is whole then, but the shared ones are divided by width as ever
+            shared = shard.share(shared, "width of the shared experts")
+        self.shared_experts = GatedMLP(config, shared, dtype) if shared else None
 
     def forward(self, x: Tensor) -> Tensor:
         chosen, weights = self.gate(x)
         z = x if self.routed_expert_down_proj is None else self.routed_expert_down_proj(x)
-        # The norm acts on the sum over all experts: with experts spread over ranks, reduce before it.
         u = self.experts(z, chosen, weights)
         if self.routed_expert_norm is not None:
             u = self.routed_expert_norm(u)
         if self.routed_expert_up_proj is not None:
             u = self.routed_expert_up_proj(u)
-        return u if self.shared_experts is None else u + self.shared_experts(x)
+        return u if self.shared_experts is None else u + self._comm.all_reduce(self.shared_experts(x))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.model.mxfp4 import GROUP, quantize
-from k3agent.backend.model.weights import TEXT_PREFIX, expected_tensors
+from k3agent.backend.model.weights import TEXT_PREFIX, VISION_PREFIXES, expected_tensors
 
 FLOAT32_ENDINGS = ("conv1d.weight", ".A_log", ".dt_bias", ".o_norm.weight", ".e_score_correction_bias")
 NEVER_PACKED = ("_res_proj.weight", "conv1d.weight", "embed_tokens.weight", "lm_head.weight")
@@ -35,7 +35,8 @@ def write_random(
     tensors: dict[str, Tensor] = {}
     for name, shape in expected_tensors(config):
         value = _random(name, shape, generator)
-        stored_name = f"{TEXT_PREFIX}{name}" if is_nested else name
+        is_text = not name.startswith(VISION_PREFIXES)
+        stored_name = f"{TEXT_PREFIX}{name}" if is_nested and is_text else name
         if name.endswith(".A_log"):
             tensors[stored_name] = _released_a_log(value, config, is_nested)
         elif _is_packed(name, shape, pack):
@@ -68,6 +69,7 @@ def _released_a_log(value: Tensor, config: ModelConfig, is_nested: bool) -> Tens
 
 
 def _is_packed(name: str, shape: tuple[int, ...], pack: str) -> bool:
-    if pack == "none" or len(shape) != 2 or shape[-1] % GROUP or name.endswith(NEVER_PACKED):
+    is_never = name.endswith(NEVER_PACKED) or name.startswith(VISION_PREFIXES)
+    if pack == "none" or len(shape) != 2 or shape[-1] % GROUP or is_never:
         return False
     return pack == "all" or ".experts." in name

@@ -1,76 +1,34 @@
 """Safetensors to a ready model: loading is a comparison of the file's names with the model's destinations.
 
 A matrix is packed MXFP4 exactly when the file has `<name>_packed` for it; the quantisation block of
-config.json is not asked, since its ignore list does not match the released files.
+config.json is not asked, since its ignore list does not match the released files. Everything is checked
+before the first tensor is read; then files are read one after another, each rank only its part.
 """
 
-import json
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from k3agent.backend.config import ModelConfig
-from k3agent.backend.errors import BackendError
+from k3agent.backend.errors import ModelFilesError
 from k3agent.backend.kernels.reference.mxfp4 import GROUP, mxfp4_dequantise
+from k3agent.backend.model.files import Reader, Stored, read_folder
 from k3agent.backend.model.k3 import K3ForCausalLM
+from k3agent.backend.parallel.shard import Shard
 
 log = logging.getLogger(__name__)
 
-INDEX_FILE = "model.safetensors.index.json"
 TEXT_PREFIX = "language_model."
 VISION_PREFIXES = ("vision_tower.", "mm_projector.")
-
-
-class Source:
-    """All tensors of a weights folder by name, without the prefix of the text model. Use as a context
-    manager."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._stack = ExitStack()
-        self._files: dict[str, tuple[safe_open, str]] = {}
-        self.vision_names: list[str] = []
-
-    def __enter__(self) -> "Source":
-        for file in self._shards():
-            try:
-                handle = self._stack.enter_context(safe_open(file, framework="pt"))
-            except (OSError, SafetensorError) as error:
-                raise BackendError(f"{file} cannot be read ({error}). Fetch it again.") from error
-            for name in handle.keys():  # noqa: SIM118 (not a dict)
-                if name.startswith(VISION_PREFIXES):
-                    self.vision_names.append(name)
-                else:
-                    self._files[name.removeprefix(TEXT_PREFIX)] = (handle, name)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._stack.close()
-
-    def names(self) -> Iterable[str]:
-        return self._files.keys()
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
-    def get(self, name: str) -> Tensor:
-        handle, stored_name = self._files[name]
-        return handle.get_tensor(stored_name)
-
-    def _shards(self) -> list[Path]:
-        index = self._folder / INDEX_FILE
-        if index.exists():
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            return [self._folder / name for name in names]
-        files = sorted(self._folder.glob("*.safetensors"))
-        if not files:
-            raise BackendError(f"{self._folder} has no .safetensors file. Give the folder of a model.")
-        return files
+SMALL_EXPERTS_BYTES = 1 << 30
+"""Experts that take no more than this unpacked are better unpacked at load: decoding gets much faster."""
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_HINT = "Does config.json belong to these weights?"
 
 
 def load_model(
@@ -78,94 +36,221 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     *,
-    packed_experts: bool = False,
+    packed_experts: bool | None = None,
     int8_decode: bool = False,
+    shard: Shard | None = None,
+    vision: bool = True,
 ) -> K3ForCausalLM:
-    """Read config and weights of a folder. The two options are those of K3ForCausalLM."""
+    """Read config and weights of a folder.
+
+    `packed_experts` None keeps experts as the file has them, False unpacks them here. `vision` False leaves
+    the image encoder out. The other options are those of K3ForCausalLM.
+    """
     folder = Path(folder)
     config = ModelConfig.from_dir(folder)
+    stored = _by_short_name(read_folder(folder))
+    if packed_experts is None:
+        # int8 reading is a form of unpacking, made at load
+        packed_experts = has_packed_experts(stored) and not int8_decode
     if torch.device(device).type == "cpu":
         # Decayed states and masked scores are full of denormals, which the CPU handles many times slower than
         # zeros.
         torch.set_flush_denormal(True)
     with torch.device(device):
-        model = K3ForCausalLM(config, dtype, packed_experts=packed_experts, int8_decode=int8_decode)
-    with Source(folder) as source:
-        if source.vision_names:
-            log.info("skipped %d tensors of the image encoder: text only", len(source.vision_names))
-        fill(model, source)
+        model = K3ForCausalLM(
+            config, dtype, packed_experts=packed_experts, int8_decode=int8_decode, shard=shard, vision=vision
+        )
+    if not vision:
+        skipped = [name for name in stored if name.startswith(VISION_PREFIXES)]
+        for name in skipped:
+            del stored[name]
+        log.info("skipped %d tensors of the image encoder: text only", len(skipped))
+    fill(model, stored, folder)
     return model.eval()
 
 
-def fill(model: K3ForCausalLM, source: Source) -> None:
-    """Copy every destination of the model from the source; raise on the first name missing, extra or
-    misshapen."""
-    used: set[str] = set()
-    num_experts = model.config.num_experts or 0
-    for name, target in model.destinations().items():
-        if ".experts.w" in name and not _stored_as(source, name):
-            for e in range(num_experts):
-                used |= _copy(source, name.replace(".experts.", f".experts.{e}."), target[e])
-        else:
-            used |= _copy(source, name, target)
-    extra = sorted(set(source.names()) - used)
+def unpacked_experts_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """What all routed experts take in `dtype`."""
+    num_layers = sum(config.is_moe(i) for i in range(config.num_hidden_layers))
+    values = 3 * (config.num_experts or 0) * config.expert_width * config.moe_intermediate_size
+    return num_layers * values * dtype.itemsize
+
+
+def has_packed_experts(stored: dict[str, Stored]) -> bool:
+    """Are all matrices of routed experts MXFP4?"""
+    names = [name for name in stored if ".experts." in name]
+    return bool(names) and all(name.endswith(("_packed", "_scale")) for name in names)
+
+
+def _by_short_name(stored: dict[str, Stored]) -> dict[str, Stored]:
+    """Without the prefix of the text model."""
+    return {name.removeprefix(TEXT_PREFIX): entry for name, entry in stored.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One tensor of the file, or a packed one with its scales, and where it goes."""
+
+    name: str
+    target: Tensor
+    sources: tuple[Stored, ...]
+    split: int | None
+    """Dimension of the target that ranks divide."""
+    experts: range | None = None
+    """With a stack of all experts: those of this rank."""
+
+
+def fill(model: K3ForCausalLM, stored: dict[str, Stored], folder: Path) -> None:
+    """Copy every destination of the model; raise on the first name missing, extra or misshapen, before any is
+    read."""
+    copies = list(_copies(model, stored, folder))
+    used = {source.name for copy in copies for source in copy.sources}
+    extra = sorted(entry.name for entry in stored.values() if entry.name not in used)
+    if model.shard.expert_parallel:
+        extra = [name for name in extra if not _is_of_other_ranks(name, model)]
     if extra:
-        raise BackendError(
-            f"{len(extra)} tensors of the file have no place in the model, first {extra[0]}. Does config.json"
-            " belong to these weights?"
+        hint = _HINT
+        if extra[0].startswith(VISION_PREFIXES):
+            hint = "config.json has no vision_config for them."
+        raise ModelFilesError(
+            f"{folder}: {len(extra)} tensors have no place in the model, first {extra[0]}. {hint}"
         )
+    for copy in copies:
+        _check(copy, model, folder)
+    copies.sort(key=lambda copy: copy.sources[0].file)
+    with Reader() as reader:
+        for copy in copies:
+            _run(copy, reader, model.shard)
     model.finish_loading()
 
 
-def _stored_as(source: Source, name: str) -> bool:
-    return name in source or f"{name}_packed" in source
+def _copies(model: K3ForCausalLM, stored: dict[str, Stored], folder: Path) -> Iterator[_Copy]:
+    """All copies, in the order of the model's names; raises for a name that the file lacks."""
+    shard = model.shard
+    numbers = shard.experts(model.config.num_experts or 0)
+    for name, target in model.destinations().items():
+        split = shard.split_dim(name)
+        if ".experts.w" not in name:
+            yield _Copy(name, target, _sources(name, stored, folder), split)
+        elif name in stored or f"{name}_packed" in stored:
+            lifted = None if split is None else split + 1
+            yield _Copy(name, target, _sources(name, stored, folder), lifted, numbers)
+        else:
+            for place, e in enumerate(numbers):
+                one = name.replace(".experts.", f".experts.{e}.")
+                yield _Copy(one, target[place], _sources(one, stored, folder), split)
 
 
-def _copy(source: Source, name: str, target: Tensor) -> set[str]:
-    """Fill one target; returns the names that were read."""
-    if name in source:
-        read = {name}
-        value = source.get(name)
-        if name.endswith(".A_log"):
-            value = _heads_of_a_log(name, value, target.shape[0])
-    elif name.endswith(".weight") and f"{name}_packed" in source:
-        packed_name, scale_name = f"{name}_packed", f"{name}_scale"
-        if scale_name not in source:
-            raise BackendError(f"{scale_name} is missing beside {packed_name}. Fetch the weights again.")
-        read = {packed_name, scale_name}
-        value = _unpack(packed_name, source.get(packed_name), source.get(scale_name), target.dtype)
-    else:
-        raise BackendError(f"{name} is missing from the weights. Does config.json belong to these weights?")
-    if value.shape != target.shape:
-        raise BackendError(
-            f"{name} has shape {list(value.shape)}, the model needs {list(target.shape)}. Does config.json"
-            " belong to these weights?"
+def _sources(name: str, stored: dict[str, Stored], folder: Path) -> tuple[Stored, ...]:
+    if name in stored:
+        return (stored[name],)
+    packed, scale = f"{name}_packed", f"{name}_scale"
+    if name.endswith(".weight") and packed in stored:
+        if scale not in stored:
+            raise ModelFilesError(f"{folder}: {scale} is missing beside {packed}. Fetch the weights again.")
+        return (stored[packed], stored[scale])
+    raise ModelFilesError(f"{folder}: {name} is missing from the weights. {_HINT}")
+
+
+def _is_of_other_ranks(name: str, model: K3ForCausalLM) -> bool:
+    _, found, rest = name.partition(".experts.")
+    number = rest.partition(".")[0]
+    return bool(found) and number.isdigit() and int(number) < (model.config.num_experts or 0)
+
+
+# --- checks
+
+
+def _check(copy: _Copy, model: K3ForCausalLM, folder: Path) -> None:
+    """Shape and dtype of the stored tensors, by their headers alone."""
+    first = copy.sources[0]
+    where = f"{first.file}: {first.name}"
+    if copy.name.endswith(".A_log"):
+        heads = copy.target.shape[0] * model.shard.world
+        if math.prod(first.shape) < heads:
+            raise ModelFilesError(f"{where} holds {math.prod(first.shape)} values for {heads} heads. {_HINT}")
+        return
+    if len(copy.sources) == 2:
+        _check_packed(copy, where)
+    whole = _whole_shape(copy, model)
+    shape = first.shape if len(copy.sources) == 1 else (*first.shape[:-1], 2 * first.shape[-1])
+    if shape != whole:
+        hint = _HINT
+        if "embed_tokens" in copy.name or "lm_head" in copy.name:
+            hint = f"Its vocab_size is {model.config.vocab_size}, its hidden_size {model.config.hidden_size}."
+        raise ModelFilesError(
+            f"{where} has shape {list(shape)}, {folder / 'config.json'} needs {list(whole)}. {hint}"
         )
-    if value.is_floating_point() != target.is_floating_point():
-        raise BackendError(f"{name} has dtype {value.dtype}, the model needs {target.dtype}.")
-    target.copy_(value)
-    return read
+    wanted = _FLOATS if copy.target.is_floating_point() and len(copy.sources) == 1 else ("U8",)
+    if first.dtype not in wanted:
+        raise ModelFilesError(f"{where} has dtype {first.dtype}, the model needs {' or '.join(wanted)}.")
 
 
-def _heads_of_a_log(name: str, value: Tensor, num_heads: int) -> Tensor:
+def _whole_shape(copy: _Copy, model: K3ForCausalLM) -> tuple[int, ...]:
+    """Shape of the tensor over all ranks."""
+    whole = list(copy.target.shape)
+    if copy.split is not None:
+        whole[copy.split] *= model.shard.world
+    if copy.experts is not None:
+        whole[0] = model.config.num_experts or 0
+    return tuple(whole)
+
+
+def _check_packed(copy: _Copy, where: str) -> None:
+    packed, scale = copy.sources
+    columns = packed.shape[-1] * 2 if packed.shape else 0
+    if (packed.dtype, scale.dtype) != ("U8", "U8") or scale.shape != (*packed.shape[:-1], columns // GROUP):
+        raise ModelFilesError(
+            f"{where} is not MXFP4: {packed.dtype} {list(packed.shape)} with scale {scale.dtype}"
+            f" {list(scale.shape)}; expected U8, and one scale for {GROUP} columns."
+        )
+    if copy.target.shape[-1] % GROUP:
+        raise ModelFilesError(
+            f"{where}: {copy.target.shape[-1]} columns for each rank are no whole groups of {GROUP}. Use"
+            " fewer ranks, or deal out whole experts."
+        )
+
+
+# --- reading
+
+
+def _run(copy: _Copy, reader: Reader, shard: Shard) -> None:
+    if copy.name.endswith(".A_log"):
+        copy.target.copy_(_heads_of_a_log(copy, reader.read(copy.sources[0]), shard))
+        return
+    parts = [_part(copy, source.shape, shard) for source in copy.sources]
+    if len(parts) == 1:
+        copy.target.copy_(reader.read(copy.sources[0], parts[0]))
+        return
+    packed = reader.read(copy.sources[0], parts[0])
+    if copy.sources[1].file != copy.sources[0].file:
+        packed = packed.clone()
+    scale = reader.read(copy.sources[1], parts[1])
+    copy.target.copy_(mxfp4_dequantise(packed, scale, copy.target.dtype))
+
+
+def _part(copy: _Copy, shape: tuple[int, ...], shard: Shard) -> tuple[slice, ...] | None:
+    """What this rank reads of a stored tensor; None: all."""
+    if copy.split is None and (copy.experts is None or len(copy.experts) == shape[0]):
+        return None
+    part = [slice(0, size) for size in shape]
+    if copy.experts is not None:
+        part[0] = slice(copy.experts.start, copy.experts.stop)
+    if copy.split is not None:
+        part[copy.split] = shard.piece(shape[copy.split])
+    return tuple(part)
+
+
+def _heads_of_a_log(copy: _Copy, value: Tensor, shard: Shard) -> Tensor:
     """The released A_log is padded to head_dim entries (K3) or four-dimensional (Kimi-Linear); heads come
     first."""
-    flat = value.flatten()
-    if flat.numel() < num_heads or flat[num_heads:].any():
-        raise BackendError(
-            f"{name} holds {flat.numel()} values for {num_heads} heads; values after the heads must be zero."
+    flat, heads = value.flatten(), copy.target.shape[0] * shard.world
+    if flat[heads:].any():
+        raise ModelFilesError(
+            f"{copy.sources[0].file}: {copy.sources[0].name} holds {flat.numel()} values for {heads} heads;"
+            " values after the heads must be zero."
         )
-    return flat[:num_heads]
-
-
-def _unpack(name: str, packed: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    columns = packed.shape[-1] * 2
-    if packed.dtype != torch.uint8 or scale.dtype != torch.uint8 or scale.shape[-1] * GROUP != columns:
-        raise BackendError(
-            f"{name} is not MXFP4: {packed.dtype} {list(packed.shape)} with scale {scale.dtype}"
-            f" {list(scale.shape)}; expected uint8, and one scale for {GROUP} columns."
-        )
-    return mxfp4_dequantise(packed, scale, dtype)
+    return flat[shard.piece(heads)]
 
 
 def expected_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from k3agent.backend.chat.answers import SampledAnswers
 from k3agent.backend.chat.parser import Event, OutputParser, ReasoningWasText, TextDelta
-from k3agent.backend.chat.template import Json, Rendered, render
+from k3agent.backend.chat.template import Json, ReadImage, Rendered, render
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.engine.client import EngineClient
 from k3agent.backend.engine.grammar import GrammarSpec
@@ -99,9 +99,16 @@ class ChatService:
     """Answers chat requests with one engine. `stopping` is set when the server wants to end."""
 
     def __init__(
-        self, tokenizer: Tokenizer, engine: EngineClient, max_model_len: int, use_grammar: bool = True
+        self,
+        tokenizer: Tokenizer,
+        engine: EngineClient,
+        max_model_len: int,
+        use_grammar: bool = True,
+        read_image: ReadImage | None = None,
     ) -> None:
         self.max_model_len = max_model_len
+        self.reads_images = read_image is not None
+        self._read_image = read_image
         self.stopping = asyncio.Event()
         self._tokenizer = tokenizer
         self._engine = engine
@@ -137,6 +144,7 @@ class ChatService:
             ),
             grammar=grammar,
             checkpoint_at=tuple(rendered.anchors),
+            images=tuple(rendered.images),
         )
         return Prepared(request=request, rendered=rendered, add=add)
 
@@ -153,6 +161,7 @@ class ChatService:
             response_format=request.response_format,
             thinking=request.thinking,
             substitute=self._answers.substitute(),
+            read_image=self._read_image,
         )
 
     async def run(self, prepared: Prepared) -> AsyncGenerator[AnswerEvent, None]:

@@ -170,7 +170,7 @@ class Routes:
             "created": self._state.started,
             "owned_by": "k3agent",
             "context_length": self._state.service.max_model_len,
-            "supports_image_in": False,
+            "supports_image_in": self._state.service.reads_images,
             "supports_video_in": False,
             "supports_reasoning": True,
             "supports_tool_use": True,

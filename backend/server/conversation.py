@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from k3agent.backend.chat.template import Json, reasoning_text, text_parts
+from k3agent.backend.chat.template import Json, image_url, reasoning_text, text_parts
 from k3agent.backend.errors import BadRequestError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -43,11 +43,19 @@ def check_messages(messages: object, is_strict: bool) -> CheckedMessages:
             open_calls = _check_assistant(message, position, is_strict, checked)
         elif role == "tool":
             _check_result(message, position, open_calls)
-        text_parts(message.get("content"), f"messages[{position}]")
+        _check_content(message, position)
         checked.messages.append(message)
     if open_calls:
         _refuse_open(open_calls)
     return checked
+
+
+def _check_content(message: Json, position: int) -> None:
+    """Text everywhere, images in what the user says."""
+    content = message.get("content")
+    if message["role"] == "user" and isinstance(content, list):
+        content = [part for part in content if image_url(part) is None]
+    text_parts(content, f"messages[{position}]")
 
 
 def _check_system(message: Json, position: int, checked: CheckedMessages) -> None:

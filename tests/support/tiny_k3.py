@@ -48,16 +48,40 @@ TEXT_CONFIG: dict[str, Any] = {
 }
 
 
+VISION_CONFIG: dict[str, Any] = {
+    "patch_size": 14,
+    "init_pos_emb_height": 6,
+    "init_pos_emb_width": 5,
+    "init_pos_emb_time": 4,
+    "vt_num_hidden_layers": 2,
+    "vt_hidden_size": 32,
+    "vt_intermediate_size": 48,
+    "vt_num_attention_heads": 3,
+    "qkv_hidden_size": 48,
+    "merge_kernel_size": [2, 2],
+    "text_hidden_size": 64,
+}
+
+
 def write_tiny_k3(folder: Path, seed: int = 0, vocab_size: int = 256, **overrides: Any) -> ModelConfig:
     """Write a folder that `load_model` reads. `overrides` replace fields of the text config; `pack` says what
     is MXFP4.
 
-    A `linear_attn_config` override is merged into the default one.
+    A `linear_attn_config` override is merged into the default one. `vision` adds an image encoder, whose
+    placeholders have the given id.
     """
+    placeholder = overrides.pop("vision", None)
     pack = overrides.pop("pack", "experts")
     text = copy.deepcopy(TEXT_CONFIG)
     text["linear_attn_config"] |= overrides.pop("linear_attn_config", {})
     text |= {"vocab_size": vocab_size, **overrides}
-    raw = {"architectures": ["KimiK3ForConditionalGeneration"], "model_type": "kimi_k3", "text_config": text}
+    raw: dict[str, Any] = {
+        "architectures": ["KimiK3ForConditionalGeneration"],
+        "model_type": "kimi_k3",
+        "text_config": text,
+    }
+    if placeholder is not None:
+        raw |= {"media_placeholder_token_id": placeholder}
+        raw["vision_config"] = VISION_CONFIG | {"text_hidden_size": text["hidden_size"]}
     write_random(folder, raw, seed, pack=pack)
     return ModelConfig.from_dict(raw)

@@ -5,8 +5,11 @@ import json
 from pathlib import Path
 
 SPECIALS = ("[BOS]", "[EOS]", "<|end_of_msg|>", "<|open|>", "<|close|>", "<|sep|>", "[UNK]", "[PAD]")
+MEDIA = ("<|media_begin|>", "<|media_content|>", "<|media_end|>", "<|media_pad|>")
 WORDS = ("message", "think", "response", "tools", "call", "argument", "string", "number")
 VOCAB_SIZE = 320
+MEDIA_FIRST = 306
+MEDIA_PAD = MEDIA_FIRST + 3
 PATTERN = r"\p{L}+| \p{L}+|\s+|\p{N}|[^\s\p{L}\p{N}]"
 
 
@@ -20,9 +23,12 @@ def write_tiny_tokenizer(folder: Path) -> None:
     lines = [f"{base64.b64encode(token).decode()} {rank}" for token, rank in ranks.items()]
     (folder / "tiny.tiktoken").write_text("\n".join(lines) + "\n")
     first = VOCAB_SIZE - len(SPECIALS)
+    specials = {name: first + i for i, name in enumerate(SPECIALS)}
+    specials |= {name: MEDIA_FIRST + i for i, name in enumerate(MEDIA)}
+    assert len(ranks) <= MEDIA_FIRST and MEDIA_FIRST + len(MEDIA) <= first
     config = {
         "pattern": PATTERN,
-        "special_tokens": {name: first + i for i, name in enumerate(SPECIALS)},
+        "special_tokens": specials,
         "ranks": "tiny.tiktoken",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

@@ -96,7 +96,7 @@ def test_names_and_count_of_the_released_model() -> None:
 def test_packed_matrices_are_recognised_by_name(tmp_path: Path, pack: str) -> None:
     write_tiny_k3(tmp_path, pack=pack)
     stored = load_file(tmp_path / FILE)
-    state = load_model(tmp_path).destinations()
+    state = load_model(tmp_path, packed_experts=False).destinations()
     assert any(name.endswith("_packed") for name in stored)
     expert = LAYER + "block_sparse_moe.experts.3.w1.weight"
     value = mxfp4.dequantize(stored[f"{expert}_packed"], stored[f"{expert}_scale"])
@@ -170,15 +170,20 @@ def test_the_first_fault_is_named(
             tensors[LAYER + name] = change
 
     edit(tmp_path, apply)
-    with pytest.raises(BackendError, match=message):
-        load_model(tmp_path)
+    with pytest.raises(BackendError, match=message) as caught:
+        load_model(tmp_path, packed_experts=False)
+    assert str(tmp_path) in str(caught.value)
 
 
-def test_vision_tensors_are_skipped_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_vision_tensors_are_skipped_on_demand_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_tiny_k3(tmp_path)
     edit(tmp_path, lambda t: t.update({"vision_tower.a": torch.zeros(1), "mm_projector.b": torch.zeros(1)}))
-    with caplog.at_level("INFO"):
+    with pytest.raises(BackendError, match=r"first mm_projector\.b.*no vision_config"):
         load_model(tmp_path)
+    with caplog.at_level("INFO"):
+        load_model(tmp_path, vision=False)
     assert caplog.messages == ["skipped 2 tensors of the image encoder: text only"]
 
 

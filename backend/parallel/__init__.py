@@ -1,0 +1,1 @@
+"""Several ranks of one model: who they are, and what they exchange."""
