@@ -179,7 +179,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
         engine = EngineClient(settings)
         starting = asyncio.create_task(engine.start())
         try:
-            tokenizer = await asyncio.to_thread(Tokenizer.from_dir, folder)
+            tokenizer, read_image = await asyncio.to_thread(Tokenizer.from_dir, folder), _image_reader(folder)
             if not await _first(starting, stop):
                 return 0
             ready = starting.result()
@@ -190,9 +190,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
             state = ServerState(
                 model=args.served_name or ("nano" if folder == NANO_DIR else folder.name),
                 version=__version__,
-                service=ChatService(
-                    tokenizer, engine, ready.max_model_len, not args.no_grammar, _image_reader(folder)
-                ),
+                service=ChatService(tokenizer, engine, ready.max_model_len, not args.no_grammar, read_image),
                 engine=engine,
                 profile=Profile(
                     is_strict=args.strict,

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+from torch import LongTensor, Tensor
+
 from k3agent.backend.chat.images import ImageSettings, PreparedImage, patches
 from k3agent.backend.chat.template import PlacedImage
 from k3agent.backend.errors import BackendError
 from k3agent.backend.model.k3 import K3ForCausalLM
-from torch import LongTensor, Tensor
 
 _DIGEST_BYTES = 7
 """Of the content, so that an id stays below 2^63."""

@@ -63,8 +63,8 @@ class Experts(nn.Module):
         for name, (count, rows, columns) in shapes.items():
             if is_packed and columns % GROUP:
                 raise BackendError(
-                    f"{columns} columns of {name} on a rank are no whole groups of {GROUP} for MXFP4. Use fewer"
-                    " ranks or whole experts, or load with packed_experts=False."
+                    f"{columns} columns of {name} on a rank are no whole groups of {GROUP} for MXFP4. Use"
+                    " fewer ranks or whole experts, or load with packed_experts=False."
                 )
             if is_packed:
                 for kind, shrink in (("weight_packed", 2), ("weight_scale", GROUP)):

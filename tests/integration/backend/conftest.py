@@ -10,14 +10,14 @@ pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file
 from support.tiny_k3 import write_tiny_k3
-from support.tiny_tokenizer import VOCAB_SIZE, write_tiny_tokenizer
+from support.tiny_tokenizer import MEDIA_PAD, VOCAB_SIZE, write_tiny_tokenizer
 
 from k3agent.backend.chat.tokenizer import Tokenizer  # after the skip
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, **overrides: int) -> Path:
     folder.mkdir(parents=True)
-    write_tiny_k3(folder, vocab_size=VOCAB_SIZE, max_position_embeddings=8192)
+    write_tiny_k3(folder, vocab_size=VOCAB_SIZE, max_position_embeddings=8192, **overrides)
     write_tiny_tokenizer(folder)
     return folder
 
@@ -25,6 +25,12 @@ def write_model(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "tiny-k3")
+
+
+@pytest.fixture(scope="session")
+def seeing_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With an image encoder."""
+    return write_model(tmp_path_factory.mktemp("seeing") / "tiny-k3", vision=MEDIA_PAD)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ The server is started as users start it.
 """
 
 import asyncio
+import base64
+import io
 import json
 import os
 import signal
@@ -17,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.tiny_tokenizer import MEDIA_PAD
 
 READ = {
     "type": "function",
@@ -86,6 +89,11 @@ def start(tiny_dir: Path) -> Iterator[Start]:
 @pytest.fixture(scope="module")
 def server(start: Start, hurried_dir: Path) -> Running:
     return start(model=hurried_dir)
+
+
+@pytest.fixture(scope="module")
+def seeing(start: Start, seeing_dir: Path) -> Running:
+    return start(model=seeing_dir)
 
 
 @pytest.fixture(scope="module")
@@ -379,3 +387,45 @@ def test_a_taken_port_is_named(server: Running, tiny_dir: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
     assert port in done.stderr
+
+
+class TestImages:
+    """A model with vision takes data URLs; one without says so."""
+
+    @staticmethod
+    def message(url: str) -> dict[str, Any]:
+        parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
+        return {"role": "user", "content": parts}
+
+    @staticmethod
+    def png(colour: str) -> str:
+        image = pytest.importorskip("PIL.Image")
+        buffer = io.BytesIO()
+        image.new("RGB", (60, 40), colour).save(buffer, "PNG")
+        return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+    def test_answers_depend_on_the_image(self, seeing: Running) -> None:
+        assert seeing.get("/v1/models").json()["data"][0]["supports_image_in"] is True
+        texts = []
+        for colour in ("red", "blue", "red"):
+            response = seeing.post(messages=[self.message(self.png(colour))], temperature=0)
+            assert response.status_code == 200, response.text
+            texts.append(response.json()["choices"][0]["message"])
+        assert texts[0] == texts[2] != texts[1]
+        # 60 x 40 pixels are 3 x 2 visual tokens
+        with_image = seeing.post("/v1/tokenize", messages=[self.message(self.png("red"))]).json()["tokens"]
+        assert with_image.count(MEDIA_PAD) == 6
+
+    def test_refusals(self, seeing: Running, server: Running) -> None:
+        for url, words in (
+            ("https://example.com/a.png", "data:image"),
+            ("data:image/png;base64,AAAA", "format"),
+        ):
+            response = seeing.post(messages=[self.message(url)])
+            assert response.status_code == 400 and words in response.json()["error"]["message"]
+        response = server.post(messages=[self.message(self.png("red"))])
+        assert response.status_code == 400 and "reads no images" in response.json()["error"]["message"]
+        assert server.get("/v1/models").json()["data"][0]["supports_image_in"] is False
+        system = {"role": "system", "content": self.message(self.png("red"))["content"]}
+        assert seeing.post(messages=[system, USER]).status_code == 400
+        assert seeing.post().status_code == 200
