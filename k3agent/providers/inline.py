@@ -22,10 +22,14 @@ _LITERALS = (
     "<|open|>", "<|close|>", "<|end_of_msg|>",
     "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<tool_call>",
 )  # fmt: skip
-_FENCE = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\r?\n")
-_PARTIAL_FENCE = re.compile(r"`{1,3}[a-z_]{0,9}[ \t]*\r?\Z")
+# Any language: small models write their calls under json, python, xml, plaintext or nothing.
+_FENCE = re.compile(r"```[\w+-]{0,16}[ \t]*\r?\n")
+_PARTIAL_FENCE = re.compile(r"`{1,3}[\w+-]{0,16}[ \t]*\r?\Z")
 _FENCE_END = re.compile(r"\n[ \t]*```[ \t]*(?=\r?\n|\Z)")
 _TAG_BODY = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+_CALL_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=[{"])')
+_BETWEEN = re.compile(r"[\s,;]*")
+_CALL_KEYS = {"name", "arguments", "parameters", "function", "id", "type"}
 _ELEMENT = re.compile(r"<\|(open|close)\|>(.*?)<\|sep\|>|<\|(end_of_msg)\|>", re.DOTALL)
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 _ANY_MARKER = re.compile(r"<\|(?:open|close)\|>[^<]{0,80}<\|sep\|>|<\|[a-z_]{3,32}\|>")
@@ -83,10 +87,23 @@ class TextWatcher:
         if mode == "tag":
             return _parse_tags(held)
         if mode in {"bare", "fence"}:
-            body = _FENCE.sub("", held, count=1).removesuffix("```") if mode == "fence" else held
-            calls = parse_json_calls(body, self._tools)
-            return Found(calls=calls) if calls else Found(text=held)
+            return self._judge_json(held, mode)
         return Found(text=held)
+
+    def _judge_json(self, held: str, mode: str) -> Found:
+        """The end of an answer that began like a call, in a fence or bare."""
+        body = _FENCE.sub("", held, count=1).rstrip().removesuffix("```") if mode == "fence" else held
+        calls = parse_json_calls(body, self._tools)
+        if calls:
+            return Found(calls=calls)
+        values, rest = _leading_values(body)
+        calls = _calls_in(values)
+        if mode == "bare" and calls and all(name in self._tools for name, _ in calls):
+            return Found(calls=calls, text=rest.strip())
+        # An answer that ends in a call of a tool that is not there wants to be told so: it is no answer.
+        is_plain = all(isinstance(value, dict) and value.keys() <= _CALL_KEYS for value in values)
+        calls = _read_calls(body) if is_plain else []
+        return Found(calls=calls) if calls else Found(text=held)
 
     def _advance(self, out: list[str]) -> bool:
         """One change of mode; True when there may be more to do."""
@@ -173,18 +190,52 @@ class TextWatcher:
 
 
 def parse_json_calls(text: str, tools: frozenset[str]) -> list[tuple[str, str]]:
-    """Calls if the whole text is one, or a list, of `{"name": offered tool, "arguments": {...}}`; else
-    nothing.
+    """Calls if the whole text is `{"name": offered tool, "arguments": {...}}`, once, in a list or one after
+    the other; else nothing.
     """
-    try:
-        value = json.loads(text.strip())
-    except ValueError:
+    calls = _read_calls(text)
+    return calls if all(name in tools for name, _ in calls) else []
+
+
+def _read_calls(text: str) -> list[tuple[str, str]]:
+    """Calls of whatever tools, if the text is nothing else.
+
+    Line breaks inside strings are let pass. A call whose JSON is broken is a call all the same: its arguments
+    go on as they are, for the reader of arguments to repair or to complain about.
+    """
+    values, rest = _leading_values(text)
+    if not rest.strip() or (values and not rest.strip("} \t\r\n")):
+        return _calls_in(values)
+    head = _CALL_HEAD.match(text)
+    if values or head is None:
         return []
-    entries = value if isinstance(value, list) else [value]
-    calls = [_json_call(entry) for entry in entries]
-    if not calls or any(call is None or call[0] not in tools for call in calls):
-        return []
-    return [call for call in calls if call is not None]
+    broken = text[head.end() :].strip()
+    values, rest = _leading_values(broken)
+    if len(values) == 1 and not rest.strip("} \t\r\n"):
+        # Only the braces around the arguments do not match.
+        return [(head.group(1), broken.removesuffix(rest))]
+    return [(head.group(1), broken.removesuffix("}").rstrip())]
+
+
+def _leading_values(text: str) -> tuple[list[Any], str]:
+    """The JSON values that `text` begins with, in a list or one after the other, and what follows."""
+    decoder = json.JSONDecoder(strict=False)
+    values: list[Any] = []
+    at = 0
+    while True:
+        between = _BETWEEN.match(text, at)
+        at = between.end() if between else at
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return values, text[at:]
+        values.extend(value if isinstance(value, list) else [value])
+
+
+def _calls_in(values: list[Any]) -> list[tuple[str, str]]:
+    """Calls if every value is one."""
+    calls = [_json_call(value) for value in values]
+    return [] if None in calls else [call for call in calls if call is not None]
 
 
 def _json_call(entry: Any) -> tuple[str, str] | None:
@@ -208,13 +259,10 @@ def _json_call(entry: Any) -> tuple[str, str] | None:
 def _parse_tags(held: str) -> Found:
     calls: list[tuple[str, str]] = []
     for match in _TAG_BODY.finditer(held):
-        try:
-            call = _json_call(json.loads(match.group(1)))
-        except ValueError:
-            call = None
-        if call is None:
+        found = _read_calls(match.group(1))
+        if not found:
             return Found(text=held)
-        calls.append(call)
+        calls.extend(found)
     return Found(text=_TAG_BODY.sub("", held).strip(), calls=calls)
 
 

@@ -118,3 +118,59 @@ def test_several_fences_with_text_between() -> None:
     shown, calls, _ = watch("First.\n" + call % "a" + "Then.\n" + call % "b", [3] * 60)
     assert [json.loads(arguments)["path"] for _, arguments in calls] == ["a", "b"]
     assert shown == "First.\nThen.\n"
+
+
+READ = '{"name": "read", "arguments": {"path": "%s"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "rest"),
+    [
+        # two calls one after the other, fenced and bare
+        ("```json\n" + READ % "a" + "\n" + READ % "b" + "\n```", ["a", "b"], ""),
+        (READ % "a" + "\n" + READ % "b", ["a", "b"], ""),
+        # words behind a bare call
+        (READ % "a" + "\n\nThat reads it.", ["a"], "That reads it."),
+        # another language, a line break inside a string, braces that do not match
+        ("```python\n" + READ % "a" + "\n```", ["a"], ""),
+        ("```json\n" + READ % "a\nb" + "\n```", ["a\nb"], ""),
+        ("```json\n" + READ[:-1] % "a" + "\n```", ["a"], ""),
+        ("```json\n" + READ % "a" + "}\n```", ["a"], ""),
+    ],
+)
+def test_habits_of_small_models(text: str, calls: list[str], rest: str) -> None:
+    shown, found, _ = watch(text, [4] * 40)
+    assert [(name, json.loads(arguments)["path"]) for name, arguments in found] == [
+        ("read", path) for path in calls
+    ]
+    assert shown.strip() == rest
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        (
+            '```json\n{\n "name": "set RETRIES",\n "arguments": {"value": 5}\n}\n```',
+            ("set RETRIES", '{"value": 5}'),
+        ),
+        ('```json\n{"name": "run_tests", "arguments": {"-q"}}\n```', ("run_tests", '{"-q"}')),
+        ('```json\n{"name": "shell", "arguments": {"command": "cat <<E', ("shell", '{"command": "cat <<E')),
+    ],
+)
+def test_an_answer_that_is_but_a_call_is_never_the_last_word(text: str, call: tuple[str, str]) -> None:
+    """Unknown tools and broken arguments are for the dispatcher to refuse, so that the model hears of it."""
+    shown, found, _ = watch(text, [4] * 40)
+    assert (shown, found) == ("", [call])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '```json\n{"name": "k3", "version": 1}\n```',
+        '{"name": "k3", "arguments": {}, "main": "a.js"}',
+        'Like so:\n```json\n{"name": "frob", "arguments": {}}\n```\nThat is the form.',
+    ],
+)
+def test_json_about_other_things_stays(text: str) -> None:
+    shown, found, _ = watch(text, [4] * 40)
+    assert (shown, found) == (text, [])
