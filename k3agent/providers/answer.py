@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from k3agent.providers.callreader import CallReader
-from k3agent.providers.inline import Found, TextWatcher
+from k3agent.providers.inline import Found, TextWatcher, without_repeats
 from k3agent.types import CallDelta, Delta, Finish, Finished, JsonObject, ReasoningDelta, TextDelta, Usage
 
 _FINISH = {
@@ -189,6 +189,7 @@ class AnswerReader:
             )
         if calls and not self.calls.calls:
             if not found.had_markers and not in_reasoning:
+                calls = without_repeats(calls)
                 self.notices.append(
                     "The server does not parse the model's calls; they were read from the text."
                 )

@@ -204,17 +204,27 @@ def _read_calls(text: str) -> list[tuple[str, str]]:
     go on as they are, for the reader of arguments to repair or to complain about.
     """
     values, rest = _leading_values(text)
-    if not rest.strip() or (values and not rest.strip("} \t\r\n")):
-        return _calls_in(values)
-    head = _CALL_HEAD.match(text)
-    if values or head is None:
-        return []
-    broken = text[head.end() :].strip()
-    values, rest = _leading_values(broken)
+    calls = _calls_in(values)
+    rest = rest.strip("} \t\r\n") and rest.strip()
+    # A model in a loop is cut off in the middle of what it has said already.
+    if (values and not calls) or (values and text.lstrip().startswith(rest)) or not rest:
+        return calls
+    head = _CALL_HEAD.match(rest)
+    return [*calls, (head.group(1), _broken_arguments(rest[head.end() :]))] if head else []
+
+
+def _broken_arguments(text: str) -> str:
+    """The arguments at the end of a call that is no JSON."""
+    values, rest = _leading_values(text)
     if len(values) == 1 and not rest.strip("} \t\r\n"):
         # Only the braces around the arguments do not match.
-        return [(head.group(1), broken.removesuffix(rest))]
-    return [(head.group(1), broken.removesuffix("}").rstrip())]
+        return text.removesuffix(rest)
+    return text.removesuffix("}").rstrip()
+
+
+def without_repeats(calls: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Calls that repeat the one before them, letter for letter, are a model in a loop: one is enough."""
+    return [call for at, call in enumerate(calls) if at == 0 or call != calls[at - 1]]
 
 
 def _leading_values(text: str) -> tuple[list[Any], str]:

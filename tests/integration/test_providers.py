@@ -499,7 +499,7 @@ async def test_calls_in_the_text_are_read_for_open_servers_only(form: str, piece
 @pytest.mark.parametrize(
     "text",
     [
-        '{"name": "other", "arguments": {}}',
+        '{"name": "other", "version": 1}',
         "[1, 2]",
         '```json\n{"a": 1}\n```\nThat is it.',
         "```\ncode\n```\n",
@@ -511,6 +511,14 @@ async def test_other_json_and_code_stay_text(text: str) -> None:
         message = await Talk(client_of(server, dialect="open", model="qwen")).ask("go")
     assert message.text == text
     assert message.calls == ()
+
+
+async def test_an_answer_that_only_calls_an_unknown_tool_is_a_call() -> None:
+    """The agent refuses it and names the tools; as text it would be the run's last word."""
+    async with ScriptedServer([Step(text='{"name": "other", "arguments": {}}', piece=2)]) as server:
+        message = await Talk(client_of(server, dialect="open", model="qwen")).ask("go")
+    assert message.text == ""
+    assert [(call.name, call.arguments) for call in message.calls] == [("other", "{}")]
 
 
 async def test_an_answer_with_reasoning_only_is_asked_for_again_once() -> None:

@@ -52,7 +52,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(command: list[str], *, environ: dict[str, str], log: Path, limit_s: float) -> Iterator[Server]:
-    """Start `command` in a namespace with loopback alone; its first line is JSON with `url`."""
+    """Start `command` in a namespace with loopback alone; it prints a line of JSON with `url`."""
     inside = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command]
     with log.open("wb") as errors:
         process = subprocess.Popen(
@@ -61,7 +61,7 @@ def serving(command: list[str], *, environ: dict[str, str], log: Path, limit_s: 
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
         try:
-            ready = json.loads(_first_line(process, limit_s, log))
+            ready = json.loads(_ready_line(process, limit_s, log))
             yield Server(url=ready["url"], pid=process.pid)
         finally:
             process.terminate()
@@ -73,16 +73,20 @@ def serving(command: list[str], *, environ: dict[str, str], log: Path, limit_s: 
             process.stdout.close()
 
 
-def _first_line(process: subprocess.Popen[bytes], limit_s: float, log: Path) -> str:
+def _ready_line(process: subprocess.Popen[bytes], limit_s: float, log: Path) -> str:
     assert process.stdout is not None
     end = time.monotonic() + limit_s
     got = b""
-    while not got.endswith(b"\n"):
+    while True:
+        ready = [
+            line for line in got.splitlines(keepends=True) if line.startswith(b"{") and line.endswith(b"\n")
+        ]
+        if ready:
+            return ready[0].decode()
         got += process.stdout.read(4096) or b""
         if process.poll() is not None or time.monotonic() > end:
             raise AssertionError(f"the server did not start: {log.read_text(errors='replace')[-3000:]}")
         time.sleep(0.1)
-    return got.decode()
 
 
 @dataclass(slots=True)

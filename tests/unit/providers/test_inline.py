@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k3agent.providers.inline import Found, TextWatcher, parse_json_calls, parse_markers
+from k3agent.providers.inline import Found, TextWatcher, parse_json_calls, parse_markers, without_repeats
 
 TOOLS = frozenset({"read", "shell"})
 
@@ -174,3 +174,19 @@ def test_an_answer_that_is_but_a_call_is_never_the_last_word(text: str, call: tu
 def test_json_about_other_things_stays(text: str) -> None:
     shown, found, _ = watch(text, [4] * 40)
     assert (shown, found) == (text, [])
+
+
+def test_a_model_in_a_loop_is_one_call() -> None:
+    text = '{"name": "frob", "arguments": {"x": 1}}\n' * 5 + '{"name": "frob", "argu'
+    shown, found, _ = watch(text, [9] * 40)
+    assert (shown, without_repeats(found)) == ("", [("frob", '{"x": 1}')])
+    assert without_repeats([("a", "1"), ("b", "1"), ("a", "1"), ("a", "1")]) == [
+        ("a", "1"),
+        ("b", "1"),
+        ("a", "1"),
+    ]
+
+
+def test_the_cut_one_of_several_calls_is_kept_as_it_is() -> None:
+    text = READ % "a" + '\n{"name": "shell", "arguments": {"command": "ec'
+    assert parse_json_calls(text, TOOLS) == [("read", '{"path": "a"}'), ("shell", '{"command": "ec')]
