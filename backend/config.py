@@ -7,17 +7,41 @@ Source: the published configuration of Kimi K3 and of Kimi-Linear-48B-A3B.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from k3agent.backend.errors import BackendError
+from k3agent.backend.errors import BackendError, ModelFilesError
 
 PAGE_SIZE = 64
 """Tokens of one cache page, and the grid on which a prefill may be cut without changing its arithmetic."""
 
+ARCHITECTURES = ("KimiK3ForConditionalGeneration", "KimiLinearForCausalLM")
+MODEL_TYPES = ("kimi_k3", "kimi_linear")
 ACTIVATIONS = ("situ", "silu")
 ROUTER_ACTIVATIONS = ("sigmoid", "softmax")
+
+
+_POSITIVE = frozenset(
+    {
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "kv_lora_rank",
+        "v_head_dim",
+        "head_dim",
+        "num_heads",
+        "short_conv_kernel_size",
+        "attn_res_block_size",
+        "num_experts",
+        "num_experts_per_token",
+        "moe_layer_freq",
+        "patch_size",
+        "vt_num_attention_heads",
+        "vt_hidden_size",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -165,30 +189,39 @@ class ModelConfig:
         try:
             raw = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
-            raise BackendError(f"{file}: {error.strerror}. Give the folder of a model.") from error
-        except ValueError as error:
-            raise BackendError(f"{file} is not valid JSON ({error}). Fetch the model again.") from error
+            raise ModelFilesError(f"{file}: {error.strerror}. Give the folder of a model.") from error
+        except (ValueError, RecursionError) as error:
+            raise ModelFilesError(f"{file} is not valid JSON ({error}). Fetch the model again.") from error
         if not isinstance(raw, dict):
-            raise BackendError(f"{file} holds a {type(raw).__name__}, not an object. Fetch the model again.")
-        return cls.from_dict(raw)
+            raise ModelFilesError(
+                f"{file} holds a {type(raw).__name__}, not an object. Fetch the model again."
+            )
+        try:
+            return cls.from_dict(raw)
+        except BackendError as error:
+            raise ModelFilesError(f"{file}: {error}") from error
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> "ModelConfig":
         """Build from the parsed file, nested (K3) or flat (Kimi-Linear)."""
         text = raw.get("text_config") or raw
+        if not isinstance(text, Mapping):
+            raise BackendError(
+                f"text_config is a {type(text).__name__}, not an object. Fetch the model again."
+            )
+        _check_family(raw, text)
         known = {f.name for f in fields(cls) if f.init}
         values = {name: text[name] for name in known if text.get(name) is not None}
         # The outer object is the authority only for what the inner one lacks.
         for name in ("bos_token_id", "eos_token_id", "pad_token_id", "media_placeholder_token_id"):
             if name not in values and raw.get(name) is not None:
                 values[name] = raw[name]
-        try:
-            values["linear_attn_config"] = _part(LinearAttnConfig, text["linear_attn_config"])
-            if raw.get("vision_config") is not None:
-                values["vision_config"] = _part(VisionConfig, raw["vision_config"])
-            return cls(**values)
-        except (KeyError, TypeError) as error:
-            raise BackendError(f"config.json lacks a field of a Kimi text model: {error}.") from error
+        linear = text.get("linear_attn_config")
+        if linear is not None:
+            values["linear_attn_config"] = _part(LinearAttnConfig, "linear_attn_config", linear)
+        if raw.get("vision_config") is not None:
+            values["vision_config"] = _part(VisionConfig, "vision_config", raw["vision_config"])
+        return _build(cls, "", values)
 
     def is_kda(self, layer_index: int) -> bool:
         """Is the attention of this layer KDA? (Else it is MLA.)"""
@@ -232,6 +265,10 @@ class ModelConfig:
                 f"moe_router_activation_func {self.moe_router_activation_func!r} is not one of"
                 f" {', '.join(ROUTER_ACTIVATIONS)}."
             )
+        if self.num_experts is not None and self.num_experts_per_token > self.num_experts:
+            raise BackendError(
+                f"num_experts_per_token {self.num_experts_per_token} is over num_experts {self.num_experts}."
+            )
         if self.num_expert_group != 1:
             raise BackendError(f"num_expert_group {self.num_expert_group} is not supported: only 1 is.")
         vision = self.vision_config
@@ -244,13 +281,66 @@ class ModelConfig:
             raise BackendError("tie_word_embeddings true is not supported: give lm_head its own weights.")
 
 
-def _part(kind: type[Any], raw: Mapping[str, Any]) -> Any:
+def _check_family(raw: Mapping[str, Any], text: Mapping[str, Any]) -> None:
+    """Refuse files of other models, and what the released code of these asserts."""
+    named = [name for part in (raw, text) for name in part.get("architectures") or ()]
+    kinds = [part["model_type"] for part in (raw, text) if part.get("model_type")]
+    if not named and not kinds:
+        raise BackendError("architectures and model_type are missing: this is no model that is known here.")
+    for field_name, found, known in (
+        ("architectures", named, ARCHITECTURES),
+        ("model_type", kinds, MODEL_TYPES),
+    ):
+        for name in found:
+            if name not in known:
+                raise BackendError(
+                    f"{field_name} {name!r} is not supported; use a model with {' or '.join(known)}."
+                )
+    for name, known_value in (("mla_use_nope", True), ("topk_method", "noaux_tc")):
+        if text.get(name, known_value) != known_value:
+            raise BackendError(f"{name} {text[name]!r} is not supported: only {known_value!r} is.")
+
+
+def _part(kind: type[Any], where: str, raw: Any) -> Any:
     """A nested object of the file as its dataclass; unknown names are left out, lists become tuples."""
+    if not isinstance(raw, Mapping):
+        raise BackendError(f"{where} is a {type(raw).__name__}, not an object. Fetch the model again.")
     known = {f.name for f in fields(kind)}
-    return kind(
-        **{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in dict(raw).items()
-            if name in known and value is not None
-        }
-    )
+    values = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in raw.items()
+        if name in known and value is not None
+    }
+    return _build(kind, f"{where}.", values)
+
+
+def _build(kind: type[Any], prefix: str, values: dict[str, Any]) -> Any:
+    """The dataclass from its values; names the first field that is missing or of a wrong kind."""
+    for one in fields(kind):
+        if not one.init:
+            continue
+        if one.name not in values:
+            if one.default is MISSING and one.default_factory is MISSING:
+                raise BackendError(f"{prefix}{one.name} is missing. Fetch the model's own config.json.")
+            continue
+        annotation = one.type.__name__ if isinstance(one.type, type) else str(one.type)
+        _check_kind(f"{prefix}{one.name}", values[one.name], annotation)
+    return kind(**values)
+
+
+def _check_kind(name: str, value: Any, annotation: str) -> None:
+    """Numbers, strings and booleans only; the nested parts check themselves."""
+    kind = annotation.removesuffix(" | None")
+    if "Config" in kind:
+        return
+    if kind.startswith("tuple"):
+        is_right, kind = isinstance(value, tuple) and all(type(n) is int for n in value), "list of integers"
+    elif kind == "float":
+        is_right = type(value) in (int, float)
+    else:
+        is_right = type(value).__name__ == kind
+    if not is_right:
+        raise BackendError(f"{name} is {value!r}, not of type {kind}. Fetch the model's own config.json.")
+    # counts and widths; ids and limits may be zero
+    if kind == "int" and value < (1 if name.rpartition(".")[2] in _POSITIVE else 0):
+        raise BackendError(f"{name} {value} is too small. Fetch the model's own config.json.")

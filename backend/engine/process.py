@@ -32,8 +32,8 @@ def load(settings: EngineSettings) -> tuple[Engine, Ready]:
     runner, load_s = Runner.load(settings)
     if tokenizer.vocab_size > runner.config.vocab_size:
         raise BackendError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model {runner.config.vocab_size};"
-            f" {settings.model_dir} mixes two models"
+            f"{settings.model_dir}: the tokenizer has {tokenizer.vocab_size} ids, config.json a vocab_size of"
+            f" {runner.config.vocab_size}; the folder mixes two models"
         )
     engine = Engine(runner, tokenizer, settings)
     engine.warm_up()
