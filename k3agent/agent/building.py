@@ -9,7 +9,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from k3agent.agent.context import Context, system_prompt
-from k3agent.agent.instructions import check_overhead, find_instructions
+from k3agent.agent.instructions import Instruction, check_overhead, find_instructions
 from k3agent.agent.options import SessionOptions
 from k3agent.agent.permissions import check_rules
 from k3agent.errors import ConfigError, SandboxError
@@ -85,7 +85,9 @@ def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession
     """System prompt and tools of a new session. Raises ConfigError when they leave no room to work."""
     info = options.client.info
     cwd = options.cwd.resolve()
-    files = [] if info.profile is Profile.COMPACT else find_instructions(cwd, options.environ)
+    found = find_instructions(cwd, options.environ)
+    is_compact = info.profile is Profile.COMPACT
+    files = [] if is_compact else found
     system = system_prompt(info.profile, files, options.append_system_prompt)
     specs = _specs(info.profile)
     effort = choose_effort(options.effort, info)
@@ -102,7 +104,24 @@ def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession
         effort=effort.value,
         system=system,
         tools=specs,
+        warnings=_unread(options, info, found) if is_compact else (),
     )
+
+
+def _unread(options: SessionOptions, info: ModelInfo, files: list[Instruction]) -> tuple[str, ...]:
+    """What the small model is not told, because its prompt is fixed: said once, when the session starts."""
+    parts = [str(file.path) for file in files]
+    if options.append_system_prompt.strip():
+        parts.append("the text of --append-system-prompt")
+    warnings = []
+    if parts:
+        warnings.append(
+            f"{info.model} is a small model with a fixed prompt: it does not read {', '.join(parts)}."
+            " Say in the prompt itself what matters."
+        )
+    if options.effort not in (None, Effort.LOW):
+        warnings.append(f"{info.model} knows one effort: {options.effort.value} has no effect.")
+    return tuple(warnings)
 
 
 def mended(stored: StoredSession, options: SessionOptions) -> StoredSession:

@@ -24,7 +24,7 @@ from k3agent.agent.emitter import Emitter
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
 from k3agent.agent.permissions import Action, Permissions
-from k3agent.agent.policies import NOTICE_AT, REFUSE_AT, RepetitionPolicy, digest
+from k3agent.agent.repetition import NOTICE_AT, REFUSE_AT, RepetitionPolicy, digest
 from k3agent.agent.transcript import Transcript
 from k3agent.errors import ToolError
 from k3agent.events import CallEnded, CallProgressed, CallProposed, CallStarted, Decision, Noticed
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 NOT_RUN = "Not run: "
 MAX_HASHED_BYTES = 64 * 1024 * 1024
+UNKNOWN_CONTENT = ("folder", "unread")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -288,9 +289,18 @@ class Dispatcher:
             state=CallState.DONE,
             text=text,
             images=output.images,
-            files=output.files,
+            files=self._really_changed(output.files, prepared.hashes),
             duration_s=time.monotonic() - started,
         )
+
+    def _really_changed(self, files: tuple[str, ...], before: Mapping[str, str]) -> tuple[str, ...]:
+        """`files` without those that hold the same bytes as before the call."""
+        now = file_hashes([Path(path) for path in before])
+        equal = {
+            path for path, value in now.items() if value == before[path] and value not in UNKNOWN_CONTENT
+        }
+        cwd = self._bench.ctx.cwd
+        return tuple(path for path in files if str((cwd / path).resolve()) not in equal)
 
     # --- the end of a call --------------------------------------------------------------------------------
 
@@ -342,23 +352,26 @@ class Dispatcher:
     def _against_circles(
         self, call: ToolCall, text: str, result_digest: str, state: CallState
     ) -> tuple[str, CallState]:
-        streak = self._repetition.streak(call.name, call.arguments, result_digest)
-        if streak < NOTICE_AT:
+        repeats = self._repetition.repeats(call.name, call.arguments, result_digest, text, state)
+        count = max(repeats.same, repeats.failures)
+        if count < NOTICE_AT:
             return text, state
+        what = "call gave the same result" if repeats.same == count else "tool failed in the same way"
+        said = f"the same {call.name} {what} {count} times, and nothing changed in between"
         self._bench.emitter.emit(
             Noticed,
             level="warning",
-            text=f"The same {call.name} call gave the same result {streak} times in a row.",
-            data={"call_id": call.id, "streak": streak},
+            text=f"{said[:1].upper()}{said[1:]}.",
+            data={"call_id": call.id, "streak": count},
         )
-        if streak >= REFUSE_AT:
+        if repeats.same >= REFUSE_AT:
             return (
-                f"refused: this same call gave the same result {streak} times."
+                f"refused: this same call gave the same result {count} times."
                 " Its result is above. Do something else, or report what you have.",
                 CallState.REFUSED,
             )
         if self._bench.profile is Profile.FULL:
-            text += f"\n[k3agent: the same call gave the same result {streak} times in a row]"
+            text += f"\n[k3agent: {said}]"
         return text, state
 
     def _cut(self, text: str) -> str:

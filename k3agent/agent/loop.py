@@ -15,7 +15,8 @@ from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.options import Receipt
-from k3agent.agent.policies import CLOSING_OUTPUT_TOKENS, LimitPolicy, LimitReached, RepetitionPolicy
+from k3agent.agent.policies import CLOSING_OUTPUT_TOKENS, COMPACT_STEPS, LimitPolicy, LimitReached
+from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.step import Stepper
 from k3agent.agent.transcript import Transcript
 from k3agent.events import CheckEnded, Noticed, TurnOutcome
@@ -34,6 +35,11 @@ CLOSING = (
     "{detail}. This is your last answer in this run; tools are no longer run. Report in a few"
     " sentences what is done."
     f" If anything that was asked for is not done, begin with the word {UNFINISHED} and say what is left."
+)
+STOPPED = "k3agent stops this turn:"
+STOP = (
+    f"{STOPPED} {{reason}}. This is your last answer in it; tools are no longer run. Report in a few"
+    " sentences what you tried, what is done and what is not. Claim nothing that no result above shows."
 )
 
 
@@ -71,8 +77,10 @@ class TurnLoop:
         self._parts = parts
         self._turn = turn
         self._settled = settled or {}
+        # Set for the last answer of the turn, which only reports.
         self._closing: LimitReached | None = None
-        self._is_first = True
+        self._is_stopped = False
+        self._num_steps = 0
 
     async def run(self) -> TurnEnd:
         """To the end of the turn. Raises ProviderError and StoreError; passes cancellation on."""
@@ -94,19 +102,25 @@ class TurnLoop:
             end = await self._after(message)
             if end is not None:
                 return end
-            self._is_first = False
+            self._num_steps += 1
 
     def _before(self) -> TurnEnd | None:
         """Limits, and what has to be said before the next model call."""
         parts = self._parts
-        reached = parts.limits.before_step(is_first=self._is_first)
+        reached = parts.limits.before_step(is_first=self._num_steps == 0)
         if reached is not None and not reached.is_closing:
             return TurnEnd(outcome=reached.outcome, detail=reached.detail)
+        if self._num_steps >= COMPACT_STEPS and parts.profile is Profile.COMPACT and parts.limits.is_open:
+            detail = f"the model made {COMPACT_STEPS} calls in one turn, the most that a small model is given"
+            return TurnEnd(
+                outcome=TurnOutcome.MAX_TURNS,
+                detail=f"{detail} without --max-turns. {parts.repetition.account()}",
+            )
         for notice in parts.job_notices():
             parts.emitter.emit(Noticed, level="info", text=notice)
             if parts.profile is Profile.FULL:
                 parts.transcript.add(parts.transcript.harness(notice))
-        if reached is not None:
+        if reached is not None and self._closing is None:
             self._closing = reached
             detail = reached.detail[:1].upper() + reached.detail[1:]
             parts.transcript.add(parts.transcript.harness(CLOSING.format(detail=detail)))
@@ -139,7 +153,7 @@ class TurnLoop:
             return await self._run_calls(message, settled)
         if message.finish is Finish.LENGTH:
             return self._continue_text()
-        if self._closing is not None and message.text.lstrip().startswith(UNFINISHED):
+        if self._closing is not None and (self._is_stopped or message.text.lstrip().startswith(UNFINISHED)):
             return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
         if parts.repetition.was_blocked():
             return TurnEnd(
@@ -151,14 +165,29 @@ class TurnLoop:
     async def _run_calls(self, message: Message, settled: Mapping[str, CallRow]) -> TurnEnd | None:
         parts = self._parts
         if self._closing is not None:
-            parts.dispatcher.refuse(message, f"Not run: {self._closing.detail}.")
+            parts.dispatcher.refuse(message, f"Not run: {self._closing.detail.rstrip('.')}.")
             return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
         if message.finish is Finish.LENGTH:
             parts.dispatcher.refuse(message, CUT_CALLS)
             return None
         await parts.dispatcher.run(message, settled)
         reason = parts.repetition.end_reason()
-        return None if reason is None else TurnEnd(outcome=TurnOutcome.EXECUTION, detail=reason)
+        return None if reason is None else self._stop(reason)
+
+    def _stop(self, reason: str) -> TurnEnd | None:
+        """The turn does not get on. A large model may report before it ends; a small one would invent."""
+        parts = self._parts
+        detail = f"{reason}. {parts.repetition.account()}"
+        is_told = self._num_harness(STOPPED) > 0
+        if parts.profile is Profile.COMPACT or is_told or not parts.limits.may_step():
+            return TurnEnd(outcome=TurnOutcome.EXECUTION, detail=detail)
+        self._closing = LimitReached(outcome=TurnOutcome.EXECUTION, detail=detail, is_closing=True)
+        self._is_stopped = True
+        parts.transcript.add(parts.transcript.harness(parts.mask(STOP.format(reason=reason))))
+        parts.emitter.emit(
+            Noticed, level="warning", text=f"Stopped: {parts.mask(reason)}. One closing answer follows."
+        )
+        return None
 
     def _continue_text(self) -> TurnEnd | None:
         parts = self._parts

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from k3agent.agent.dispatch import file_hashes
-from k3agent.agent.policies import digest
+from k3agent.agent.repetition import digest
 from k3agent.store.records import CallRow, CallState
 from k3agent.types import Message, TextPart, ToolResult
 

@@ -23,7 +23,8 @@ from k3agent.agent.loop import TurnEnd, TurnLoop, TurnParts
 from k3agent.agent.masking import Masker, child_environ
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions, Territory
-from k3agent.agent.policies import LimitPolicy, RepetitionPolicy
+from k3agent.agent.policies import LimitPolicy
+from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.step import Stepper
 from k3agent.agent.tasks import load_todo, save_todo
 from k3agent.agent.transcript import Transcript, new_session_id

@@ -230,6 +230,8 @@ class Stepper:
                 self._keep_partial(attempt)
                 raise
             self._account(finished.usage)
+            if finished.extra.get("notice"):
+                self._emitter.emit(Noticed, level="warning", text=finished.extra["notice"])
             is_whole = finished.finish not in (Finish.LENGTH, Finish.CONTENT_FILTER)
             is_empty = is_whole and attempt.collector.is_blank
             if is_empty and empties < MAX_EMPTY_ANSWERS and self.may_step():

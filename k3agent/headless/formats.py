@@ -47,12 +47,15 @@ class Start:
 
 @dataclass(slots=True, kw_only=True)
 class End:
-    """How the run ended; becomes the `result` line."""
+    """How the run ended; becomes the `result` line. `report`: what k3agent says of a bad end, after the
+    model's own last words.
+    """
 
     outcome: TurnOutcome
     exit_code: int
     session_id: str = ""
     answer: str = ""
+    report: str = ""
     structured_output: Any = None
     duration_s: float = 0.0
     receipt: Receipt = field(default_factory=Receipt)
@@ -66,7 +69,7 @@ class End:
             "type": "result",
             "subtype": self.outcome.value,
             "is_error": self.exit_code != 0,
-            "result": self.answer,
+            "result": "\n\n".join(part for part in (self.answer, self.report) if part),
             "structured_output": self.structured_output,
             "session_id": self.session_id,
             "num_turns": receipt.num_turns,

@@ -38,6 +38,7 @@ from k3agent.headless.inputs import (
 )
 from k3agent.headless.output import PipeWriter
 from k3agent.headless.progress import Progress
+from k3agent.headless.report import report
 from k3agent.providers.base import ModelClient
 from k3agent.providers.registry import choose_client
 from k3agent.types import Effort, ImagePart, JsonObject, Role
@@ -109,7 +110,12 @@ class HeadlessRun:
         try:
             return await self._run()
         except asyncio.CancelledError:
-            return self._ended(TurnOutcome.INTERRUPTED, self._interrupt_code(), "")
+            cause = "standard output was closed"
+            if self.signum is not None:
+                cause = f"signal {signal.Signals(self.signum).name}"
+            return self._ended(
+                TurnOutcome.INTERRUPTED, self._interrupt_code(), f"{cause} before the work began"
+            )
         except K3AgentError as error:
             code = ExitCode.USAGE if isinstance(error, UsageError) else code_of_error(error)
             return self._ended(outcome_of_error(error), code, str(error))
@@ -165,11 +171,14 @@ class HeadlessRun:
         self.answer = ""
         self._is_in_turn = True
         try:
-            ended = await (session.submit(text, images) if text is not None else session.continue_turn())
+            if text is None:
+                ended = await session.continue_turn(reopen=True)
+            else:
+                ended = await session.submit(text, images)
         finally:
             self._is_in_turn = False
         if ended is None:
-            raise UsageError(f"session {session.id} has no unfinished turn: give a prompt")
+            raise UsageError(f"the last turn of session {session.id} came to a good end: give a prompt")
         return ended
 
     async def _prompts(self) -> AsyncIterator[str | None]:
@@ -269,14 +278,20 @@ class HeadlessRun:
 
     def _ended(self, outcome: TurnOutcome, code: int, detail: str) -> End:
         receipt = self.session.receipt if self.session is not None else Receipt()
+        session_id = self.session.id if self.session is not None else self.options.session_id or ""
+        profile = self.session.info.profile if self.session is not None else None
+        is_bad = outcome is not TurnOutcome.SUCCESS or code != ExitCode.OK
         errors = list(receipt.errors)
         if detail and detail not in errors:
             errors.append(detail)
         return End(
             outcome=outcome,
             exit_code=int(code),
-            session_id=self.session.id if self.session is not None else self.options.session_id or "",
+            session_id=session_id,
             answer=self.answer,
+            report=report(outcome, detail, receipt, session_id=session_id if profile else "", profile=profile)
+            if is_bad
+            else "",
             structured_output=self.structured if outcome is TurnOutcome.SUCCESS else None,
             duration_s=time.monotonic() - self.started_at,
             receipt=receipt,
@@ -306,7 +321,8 @@ class HeadlessRun:
 
     def _event(self, event: AnyEvent) -> None:
         if isinstance(event, MessageAdded) and event.message.role is Role.ASSISTANT:
-            self.answer = event.message.text
+            # What stands before calls is no answer.
+            self.answer = "" if event.message.calls else event.message.text
         self.form.event(event)
         self.progress.event(event)
 

@@ -387,6 +387,28 @@ def test_limits_end_with_5(bench: Bench, flags: tuple[str, ...], subtype: str) -
     assert ran.result["subtype"] == subtype
 
 
+def test_a_stopped_run_says_what_happened_and_goes_on_without_a_prompt(bench: Bench) -> None:
+    with served(bench, task()):
+        ran = bench.stream("Change two to TWO.", "--max-turns", "2")
+    assert ran.code == 5
+    text = ran.result["result"]
+    assert "Stopped: the limit of 2 model calls" in text and "Changed: " not in text
+    assert f"k3agent run --resume {ran.result['session_id']}" in text
+    with served(bench, task()[1:]) as server:
+        again = bench.run("run", "--resume", ran.result["session_id"], "--output-format", "stream-json")
+    check_done(bench, again)
+    check_history(server)
+
+
+def test_a_model_in_circles_is_exit_1_with_a_report(bench: Bench) -> None:
+    with served(bench, [Step(calls=(READ,))] * 8 + [Step(text="I only read.")]):
+        ran = bench.stream("Change it.")
+    assert (ran.code, ran.result["subtype"]) == (1, "error_during_execution")
+    text = ran.result["result"]
+    assert text.startswith("I only read.\n\nNot finished: the model made the same call")
+    assert "Tried: read 8x. No file was changed" in text
+
+
 def test_check_decides(bench: Bench) -> None:
     steps = [Step(text="done"), Step(calls=(EDIT,)), Step(text=ANSWER)]
     with served(bench, steps):

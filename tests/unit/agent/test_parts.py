@@ -18,7 +18,7 @@ from k3agent.agent.checks import CheckResult, failure_text, run_check
 from k3agent.agent.context import Context, facts, last_facts, system_prompt
 from k3agent.agent.instructions import check_overhead, find_instructions, render_instructions
 from k3agent.agent.masking import Masker, child_environ
-from k3agent.agent.policies import RepetitionPolicy, digest
+from k3agent.agent.repetition import RepetitionPolicy, digest
 from k3agent.errors import ConfigError, ProviderError, ProviderErrorKind
 from k3agent.providers.base import Profile
 from k3agent.store.records import CallRow, CallState
@@ -86,6 +86,7 @@ def row(
     *,
     step: str = "m",
     files: tuple = (),
+    seen: dict[str, str] | None = None,
 ) -> CallRow:
     return CallRow(
         turn=1,
@@ -97,21 +98,42 @@ def row(
         result=ToolResult(call_id="c", content=(TextPart(text=result),)),
         digest=digest(result),
         files=files,
+        seen=seen or {},
     )
 
 
-def test_streaks_count_the_newest_run_only() -> None:
+def count(policy: RepetitionPolicy, tool: str, result: str, arguments: str = "{}") -> int:
+    return policy.repeats(tool, arguments, digest(result), result, CallState.DONE).same
+
+
+def test_equal_calls_count_whatever_lies_between() -> None:
     same = row("read", "{}", "x")
     policy = RepetitionPolicy(Profile.FULL, [same, same, row("read", "{}", "other"), same])
-    assert policy.streak("read", "{}", digest("x")) == 2
-    assert policy.streak("grep", "{}", digest("x")) == 1
+    assert count(policy, "read", "x") == 4
+    assert count(policy, "read", "other") == 2
+    assert count(policy, "grep", "x") == 1
 
 
-def test_cycles_of_two_and_three_count() -> None:
-    a, b, c = (row(name, "{}", name) for name in "abc")
-    assert RepetitionPolicy(Profile.FULL, [a, b, a, b, a]).streak("b", "{}", digest("b")) == 3
-    assert RepetitionPolicy(Profile.FULL, [a, b, c, a, b]).streak("c", "{}", digest("c")) == 2
-    assert RepetitionPolicy(Profile.FULL, [a, b, a, c, a]).streak("b", "{}", digest("b")) == 1
+def test_a_file_in_a_new_state_and_a_new_command_begin_the_count_again() -> None:
+    same = row("read", "{}", "x")
+    policy = RepetitionPolicy(Profile.FULL, [same, same])
+    policy.add(row("write", "{}", "Replaced a", files=("a",), seen={"a": "1"}))
+    assert count(policy, "read", "x") == 1
+    policy.add(same)
+    policy.add(row("write", "{}", "Replaced a", files=("a",), seen={"a": "1"}))
+    assert count(policy, "read", "x") == 2
+    policy.add(row("shell", '{"command": "sed"}', "[exit code 0]"))
+    assert count(policy, "read", "x") == 1
+    policy.add(same)
+    policy.add(row("shell", '{"command": "sed"}', "[exit code 0]"))
+    assert count(policy, "read", "x") == 2
+
+
+def test_old_calls_are_out_of_sight() -> None:
+    policy = RepetitionPolicy(Profile.FULL, [row("read", "{}", "x")] * 7)
+    for number in range(120):
+        policy.add(row("read", f'{{"path": "{number}"}}', str(number)))
+    assert count(policy, "read", "x") == 1 and policy.end_reason() is None
 
 
 @pytest.mark.parametrize(

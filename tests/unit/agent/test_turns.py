@@ -654,24 +654,133 @@ async def test_time_is_limited_also_inside_a_command(tmp_path: Path) -> None:
     await run.session.aclose()
 
 
-async def test_circles_are_noticed_refused_and_ended(tmp_path: Path) -> None:
-    run = await start(tmp_path, [step(call("glob", pattern="*.zip"))] * 20)
+async def test_circles_are_noticed_refused_and_ended_after_a_report(tmp_path: Path) -> None:
+    report = step(text="No archive is here; nothing is done.")
+    run = await start(tmp_path, [*[step(call("glob", pattern="*.zip"))] * 8, report])
     end = await run.session.submit("go")
     assert end.outcome is TurnOutcome.EXECUTION and "8 times" in end.detail
+    assert "glob *.zip (No files match)" in end.detail and "No file was changed" in end.detail
     results = run.results
     assert len(results) == 8
     assert results[0] == results[1] == "No files match."
-    assert "3 times in a row" in results[2] and "4 times in a row" in results[3]
+    assert "result 3 times" in results[2] and "result 4 times" in results[3]
     assert all(text.startswith("refused: ") for text in results[4:])
+    assert run.session.messages[-2].text.startswith("k3agent stops this turn: ")
+    assert run.last.text == "No archive is here; nothing is done."
+    check_prefixes(run.client.requests)
     await run.session.aclose()
 
 
-async def test_a_circle_of_two_calls_is_found_too(tmp_path: Path) -> None:
-    pair = [step(call("glob", pattern="*.zip")), step(call("glob", pattern="*.tar"))]
-    run = await start(tmp_path, pair * 20)
+async def test_a_model_that_goes_on_in_its_last_answer_is_not_obeyed(tmp_path: Path) -> None:
+    run = await start(tmp_path, [step(call("glob", pattern="*.zip"))] * 20)
+    assert (await run.session.submit("go")).outcome is TurnOutcome.EXECUTION
+    assert len(run.results) == 9 and run.results[-1].startswith("Not run: ")
+    assert len(run.client.requests) == 9
+    await run.session.aclose()
+
+
+CYCLE = [
+    step(call("shell", command="cat a.py; exit 1")),
+    step(call("grep", pattern="x")),
+    step(call("read", path="a.py")),
+    step(call("edit", path="a.py", old="x = 1", new="x = 1")),
+]
+
+
+@pytest.mark.parametrize(("info", "rounds"), [(FULL, 8), (COMPACT, 3)])
+async def test_a_cycle_of_four_calls_ends(tmp_path: Path, info: Any, rounds: int) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "a.py").write_text("x = 1\n")
+    run = await start(tmp_path, [*CYCLE * rounds, DONE], info=info)
+    end = await run.session.submit("Fix it.")
+    assert end.outcome is TurnOutcome.EXECUTION
+    assert f"{rounds} times" in end.detail and "nothing changed in between" in end.detail
+    assert "Tried: shell " in end.detail and "No file was changed" in end.detail
+    assert 4 * (rounds - 1) < len(run.results) <= 4 * rounds
+    assert run.session.receipt.files_changed == []
+    is_told = any(message.origin is Origin.HARNESS for message in run.session.messages[1:-1])
+    assert is_told == (info is FULL)
+    await run.session.aclose()
+
+
+async def test_a_cycle_that_changes_a_file_each_time_is_work(tmp_path: Path) -> None:
+    rounds = [
+        item
+        for n in range(10)
+        for item in (
+            step(call("grep", pattern="nothing like this")),
+            step(call("edit", path="a.py", old=f"x = {n}", new=f"x = {n + 1}")),
+        )
+    ]
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "a.py").write_text("x = 0\n")
+    run = await start(tmp_path, [*rounds, DONE], info=COMPACT)
+    assert (await run.session.submit("go")).outcome is TurnOutcome.SUCCESS
+    await run.session.aclose()
+
+
+async def test_writing_the_same_or_back_and_forth_is_no_progress(tmp_path: Path) -> None:
+    same = step(call("write", path="new.txt", content="a\n"))
+    (tmp_path / "1").mkdir()
+    run = await start(tmp_path / "1", [same] * 9, info=COMPACT)
     end = await run.session.submit("go")
-    assert end.outcome is TurnOutcome.EXECUTION and len(run.results) <= 16
+    assert end.outcome is TurnOutcome.EXECUTION and "Changed: new.txt." in end.detail
+    assert len(run.results) == 4
     await run.session.aclose()
+    (tmp_path / "2").mkdir()
+    there = step(call("write", path="new.txt", content="a\n"))
+    back = step(call("write", path="new.txt", content="b\n"))
+    run = await start(tmp_path / "2", [there, back] * 9, info=COMPACT)
+    assert (await run.session.submit("go")).outcome is TurnOutcome.EXECUTION
+    assert len(run.results) < 9
+    await run.session.aclose()
+
+
+async def test_different_edits_that_fail_alike_end_too(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "a.py").write_text("x = 1\n")
+    edits = [step(call("edit", path="a.py", old=f"zz{n}", new="y")) for n in "abcdefghij"]
+    run = await start(tmp_path, [*edits, DONE], info=COMPACT)
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.EXECUTION and "failed 4 times in the same way: edit a.py" in end.detail
+    await run.session.aclose()
+
+
+async def test_the_compact_profile_always_ends(tmp_path: Path) -> None:
+    run = await start(tmp_path, looping(60), info=COMPACT)
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.MAX_TURNS and "40 calls" in end.detail
+    assert len(run.client.requests) == 40
+    await run.session.aclose()
+
+
+async def test_a_given_limit_of_calls_is_the_one_that_counts(tmp_path: Path) -> None:
+    run = await start(tmp_path, [*looping(50), DONE], info=COMPACT, limits=Limits(max_turns=60))
+    assert (await run.session.submit("go")).outcome is TurnOutcome.SUCCESS
+    await run.session.aclose()
+
+
+async def test_notices_of_the_provider_are_passed_on(tmp_path: Path) -> None:
+    end = Finished(finish=Finish.STOP, usage=Usage(), model="m", extra={"notice": "A call was recovered."})
+    run = await start(tmp_path, [[TextDelta(text="hello"), end]])
+    await run.session.submit("go")
+    assert [event.text for event in run.of(Noticed)] == ["A call was recovered."]
+    await run.session.aclose()
+
+
+async def test_compact_says_once_what_it_does_not_read(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "AGENTS.md").write_text("Use tabs.\n")
+    run = await start(tmp_path, [DONE, DONE], info=COMPACT, append_system_prompt="Be brief.")
+    (notice,) = run.of(Noticed)
+    assert "AGENTS.md" in notice.text and "--append-system-prompt" in notice.text
+    await run.session.submit("go")
+    await run.session.submit("more")
+    await run.session.aclose()
+    client = ReplayClient([DONE] * 3, info=COMPACT)
+    again = Run(await Session.resume(run.session.id, options(tmp_path, client)), client, tmp_path / "ws")
+    assert len(run.of(Noticed)) == 1 and not again.of(Noticed)
+    await again.session.aclose()
 
 
 async def test_equal_calls_with_news_are_no_circle(tmp_path: Path) -> None:
