@@ -23,10 +23,12 @@ from typing import Any
 PORT = 8000
 MODEL = "kimi-k3-planned"
 SPECIALS = ("[BOS]", "[EOS]", "<|end_of_msg|>", "<|open|>", "<|close|>", "<|sep|>", "[PAD]")
-TEMPLATE = """{%- for message in messages -%}
-<|open|>message role="{{ message.role }}"<|sep|>{{ message.content }}<|close|>message<|sep|>
+TEMPLATE = """{%- for tool in tools or [] -%}{{ tool | tojson }}{%- endfor -%}
+{%- for message in messages -%}
+<|open|>message role="{{ message.role }}"<|sep|>{{ message.reasoning }}{{ message.content }}
+{%- for call in message.tool_calls or [] -%}{{ call.function | tojson }}{%- endfor -%}
+<|close|>message<|sep|>
 {%- endfor -%}
-{%- for tool in tools or [] -%}{{ tool | tojson }}{%- endfor -%}
 <|open|>message role="assistant"<|sep|><|open|>think<|sep|>"""
 
 
@@ -117,7 +119,7 @@ def main() -> None:
         "--dtype", "float32", "--enforce-eager", "--max-model-len", "16384", "--max-num-seqs", "2",
         "--chat-template", str(folder / "template.jinja"), "--enable-auto-tool-choice",
         "--tool-call-parser", "kimi_k3", "--reasoning-parser", "kimi_k3",
-        "--logits-processors", "vllm_planned:Planned",
+        "--logits-processors", "vllm_planned:Planned", "--enable-prompt-tokens-details",
     ]  # fmt: skip
     server = subprocess.Popen(command, env=environ, stdout=sys.stderr, cwd=folder)
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
