@@ -149,14 +149,15 @@ def run_vision(model: K3ForCausalLM, expected: dict[str, Tensor]) -> dict[str, T
         tokens = projector(features)
     found = {"vision_feats": features.flatten(0, 1), "vision_tokens": tokens}
     if "mm_logits" in expected and "mm_input_ids" in expected:
-        found["mm_logits"] = _mixed_logits(model, expected["mm_input_ids"].tolist(), tokens, grids)
+        ids = expected["mm_input_ids"].tolist()
+        if len(ids) != len(expected["mm_logits"]):
+            ids = _expanded(ids, model, grids)
+        found["mm_logits"] = _mixed_logits(model, ids, tokens)
     return found
 
 
-def _mixed_logits(
-    model: K3ForCausalLM, ids: Sequence[int], tokens: Tensor, grids: Sequence[tuple[int, int, int]]
-) -> Tensor:
-    """One placeholder in the ids stands for a whole image, as the released code expects it."""
+def _expanded(ids: Sequence[int], model: K3ForCausalLM, grids: Sequence[tuple[int, int, int]]) -> list[int]:
+    """One placeholder stands for a whole image, as the released code expects it; give each token its own."""
     assert model.config.vision_config is not None
     high, wide = model.config.vision_config.merge_kernel_size
     counts = iter([h // high * (w // wide) for _, h, w in grids])
@@ -164,8 +165,16 @@ def _mixed_logits(
     expanded: list[int] = []
     for token in ids:
         expanded += [token] * (next(counts, 1) if token == placeholder else 1)
-    text = torch.tensor(expanded)
+    return expanded
+
+
+def _mixed_logits(model: K3ForCausalLM, ids: Sequence[int], tokens: Tensor) -> Tensor:
+    """Logits of a text with features in the place of its placeholders."""
+    placeholder = model.config.media_placeholder_token_id
+    text = torch.tensor(ids)
     rows = (text == placeholder).nonzero().flatten()
+    if len(rows) > len(tokens):
+        raise ModelFilesError(f"mm_input_ids have {len(rows)} placeholders, the images {len(tokens)} tokens.")
     batch = _batch(text, 0, -(-len(text) // PAGE_SIZE))
     batch.image_rows, batch.image_features = rows, tokens[: len(rows)]  # type: ignore[assignment]
     cache = allocate_cache(model.config, batch.page_table.shape[1], 1, model.dtype, model.device)
@@ -199,7 +208,11 @@ def compare_prompts(file: Path, tokenizer_folder: Path) -> list[Prompt]:
     except (OSError, ValueError) as error:
         raise ModelFilesError(f"{file} cannot be read ({error}). Give a file of chat vectors.") from error
     tokenizer = Tokenizer.from_dir(tokenizer_folder)
-    return [_compare_prompt(tokenizer, name, case, file) for name, case in dict(cases).items()]
+    if isinstance(cases, list):
+        cases = {str(number): case for number, case in enumerate(cases)}
+    if not isinstance(cases, dict):
+        raise ModelFilesError(f"{file} holds a {type(cases).__name__}, not prompts by name.")
+    return [_compare_prompt(tokenizer, name, case, file) for name, case in cases.items()]
 
 
 def _compare_prompt(tokenizer: Tokenizer, name: str, case: dict[str, Any], file: Path) -> Prompt:

@@ -23,6 +23,8 @@ def quantize(w: Tensor) -> tuple[Tensor, Tensor]:
     """
     if w.shape[-1] % GROUP:
         raise BackendError(f"a row of {w.shape[-1]} columns has no whole groups of {GROUP} for MXFP4.")
+    if not w.isfinite().all():
+        raise BackendError("inf or nan has no MXFP4 form. Look for the step that made it.")
     groups = w.detach().to(torch.float64).unflatten(-1, (-1, GROUP))
     largest = groups.abs().amax(-1, keepdim=True)
     # frexp gives a mantissa in [0.5, 1), so its exponent is one above floor(log2).

@@ -3,6 +3,9 @@
 Source: OCP Microscaling Formats (MX) 1.0; the packing is that of the released weights.
 """
 
+import math
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -12,16 +15,26 @@ SCALE_BIAS = 127
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
+@cache
+def _tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """By byte: the pair of codes that it holds, [256, 2], and the scale that it stands for, [256]."""
+    # made once and used inside and outside of inference mode
+    with torch.inference_mode(False):
+        codes = (*MAGNITUDES, *(-m for m in MAGNITUDES))
+        pairs = [(codes[byte & 15], codes[byte >> 4]) for byte in range(256)]
+        factors = [*(math.ldexp(1.0, byte - SCALE_BIAS) for byte in range(255)), math.nan]
+        wide = torch.tensor(pairs, dtype=torch.float64), torch.tensor(factors, dtype=torch.float64)
+        return wide[0].to(device, dtype), wide[1].to(device, dtype)
+
+
 def mxfp4_dequantise(packed: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """packed: uint8 [..., n/2], the even column in the low four bits; scale: uint8 [..., n/32]. Returns [...,
     n].
 
-    Exact in bf16 and wider: a code has two significant bits, and bf16 has the exponent range of E8M0.
+    Exact in bf16 and wider: a code has two significant bits, and bf16 has the exponent range of E8M0. A scale
+    of 255 is nan, as the format says.
     """
-    # 256 pairs by byte, so that one lookup gives both columns.
-    codes = torch.tensor((*MAGNITUDES, *(-m for m in MAGNITUDES)), dtype=dtype, device=packed.device)
-    byte = torch.arange(256, device=packed.device)
-    pairs = torch.stack((codes[byte & 15], codes[byte >> 4]), dim=-1)
+    pairs, factors = _tables(dtype, packed.device)
     values = pairs[packed.int()].flatten(-2)
-    factor = torch.exp2(scale.to(torch.float64) - SCALE_BIAS).to(dtype)
+    factor = factors[scale.int()]
     return (values.unflatten(-1, (-1, GROUP)) * factor.unsqueeze(-1)).flatten(-2)

@@ -56,3 +56,23 @@ def test_zero_group_and_stacks() -> None:
 def test_odd_width_is_refused() -> None:
     with pytest.raises(BackendError, match="33 columns"):
         quantize(torch.zeros(1, 33))
+
+
+def test_what_the_format_cannot_hold() -> None:
+    with pytest.raises(BackendError, match="inf or nan"):
+        quantize(torch.full((1, 32), float("nan")))
+    packed, scale = quantize(torch.ones(1, 32))
+    assert dequantize(packed, torch.full_like(scale, 255)).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_every_byte_and_scale_is_exact(dtype: torch.dtype) -> None:
+    """All 256 bytes under the scales of the release and both ends of the normal range."""
+    packed = torch.arange(256, dtype=torch.uint8).view(16, 16)
+    for byte in (2, 110, 127, 140, 251):
+        scale = torch.full((16, 1), byte, dtype=torch.uint8)
+        found = dequantize(packed, scale, dtype).double().flatten().view(256, 2)
+        for code in range(256):
+            for place, nibble in enumerate((code & 15, code >> 4)):
+                expected = CODES[nibble & 7] * (-1 if nibble & 8 else 1) * 2.0 ** (byte - 127)
+                assert found[code, place].item() == expected
