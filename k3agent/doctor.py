@@ -21,9 +21,14 @@ from k3agent import __version__
 from k3agent.config.paths import data_home, user_config
 from k3agent.config.settings import load_settings
 from k3agent.errors import ConfigError, K3AgentError, ProviderError
-from k3agent.providers.bundled import INSTALL_COMMAND, missing_packages, weights_folder
+from k3agent.providers.bundled import INSTALL_COMMAND, has_weights, missing_packages, weights_folder
 from k3agent.providers.registry import choose
 
+NANO_CAN = (
+    "nano lists, finds and explains files and functions, sets values, renames names and files, adds and"
+    " removes lines, edits JSON and Markdown, makes small files, runs tests and mends simple bugs in Python:"
+    " one small step at a time, in English. It is no general model."
+)
 REINSTALL_COMMAND = f"{Path(sys.executable).name} -m pip install --force-reinstall --no-deps k3agent"
 
 
@@ -140,6 +145,13 @@ def _embedded_model() -> Finding:
             name="embedded model", state="warning", text=f"not found at {folder}", mend=REINSTALL_COMMAND
         )
     sums = folder / "SHA256SUMS"
+    if not (folder / "model.safetensors").is_file():
+        return Finding(
+            name="embedded model",
+            state="warning",
+            text=f"the weights are not in {folder}",
+            mend=REINSTALL_COMMAND,
+        )
     if not sums.is_file():
         return Finding(
             name="embedded model", state="warning", text=f"{sums} is missing", mend=REINSTALL_COMMAND
@@ -152,7 +164,30 @@ def _embedded_model() -> Finding:
         if not path.is_file() or _sha256(path) != wanted:
             text = f"{path} is missing or damaged"
             return Finding(name="embedded model", state="problem", text=text, mend=REINSTALL_COMMAND)
-    return Finding(name="embedded model", state="ok", text=f"{folder}, checksums agree")
+    misfit = tokenizer_misfit(folder)
+    if misfit:
+        return Finding(name="embedded model", state="problem", text=misfit, mend=REINSTALL_COMMAND)
+    text = f"{folder}, checksums agree, tokenizer fits. {NANO_CAN}"
+    return Finding(name="embedded model", state="ok", text=text)
+
+
+def tokenizer_misfit(folder: Path) -> str:
+    """Why the model and its tokenizer do not belong together, or ''. Files are read, nothing is loaded."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        vocab_size = int(config.get("text_config", config)["vocab_size"])
+        specials = [int(number) for number in tokenizer["special_tokens"].values()]
+        lines = (folder / tokenizer["ranks"]).read_text(encoding="ascii").split("\n")
+        ranks = [int(line.rsplit(" ", 1)[1]) for line in lines if line.strip()]
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        return f"the files in {folder} cannot be read: {type(error).__name__}: {error}"
+    known = sorted([*ranks, *specials])
+    if known != list(range(len(known))):
+        return f"the tokenizer in {folder} has gaps or doubles among its {len(known)} numbers"
+    if len(known) != vocab_size:
+        return f"the tokenizer in {folder} has {len(known)} entries, and the model {vocab_size}"
+    return ""
 
 
 def _sha256(path: Path) -> str:
@@ -192,6 +227,9 @@ def _configuration(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
         choice = choose(settings, environ)
     except (ConfigError, ProviderError) as error:
         return [*found, _no_backend(error)]
+    if choice.provider == "bundled" and choice.model == "nano" and not has_weights():
+        text = f"bundled, nano: {choice.why}, and nano's weights are not installed"
+        return [*found, Finding(name="backend", state="problem", text=text, mend=REINSTALL_COMMAND)]
     return [
         *found,
         Finding(name="backend", state="ok", text=f"{choice.provider}, {choice.model}: {choice.why}"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
-import uuid
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,6 +100,8 @@ def _add_session(parser: Parser) -> None:
 
 def run_command(argv: Sequence[str]) -> int:
     """`k3agent run`: the exit code."""
+    # Nothing becomes garbage while modules load; the session switches the collector on again.
+    gc.disable()
     parser = run_parser()
     args = parser.parse(argv)
     _check_combinations(parser, args)
@@ -184,6 +186,8 @@ def _check_combinations(parser: Parser, args: Namespace) -> None:
 
 def _uuid(text: str) -> str:
     try:
+        import uuid  # lazy: only with the flag
+
         return str(uuid.UUID(text))
     except ValueError as error:
         raise ArgumentTypeError(f"{text!r} is no UUID") from error

@@ -6,6 +6,7 @@ Nothing of it is needed to read the answer. Control characters of untrusted text
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 from k3agent.events import (
@@ -27,6 +28,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MAX_DIFF_LINES = 20
 _MAX_OUTPUT_LINES = 4
 _MAX_LINE = 160
+_SLOW_S = 2.0
+_LOG_EVERY_S = 10.0
 _DIFF_TOOLS = {"edit", "patch", "write"}
 
 
@@ -45,16 +48,25 @@ class Progress:
         self._has_color = has_color
         self._is_quiet = is_quiet
         self._is_mid_line = False
+        self._has_status = False
+        # Since when the engine has been reading the prompt, and when that was said last.
+        self._reading_since: float | None = None
+        self._said_at = 0.0
 
     def line(self, text: str, style: str = "") -> None:
         if self._is_mid_line:
             self._write("\n")
             self._is_mid_line = False
+        self._clear_status()
         self._write(self._styled(clean(text), style) + "\n")
 
     def event(self, event: AnyEvent) -> None:
         if self._is_quiet:
             return
+        if isinstance(event, PrefillProgressed):
+            self._reading(event)
+            return
+        self._reading_since = None
         match event:
             case ReasoningStreamed() if self._has_color:
                 self._stream(event.text)
@@ -80,10 +92,6 @@ class Progress:
                 self.line(event.text, "yellow" if event.level == "warning" else "dim")
             case Compacted():
                 self.line(f"context compacted: {event.tokens_before} to {event.tokens_after} tokens", "dim")
-            case PrefillProgressed() if self._has_color and event.total:
-                self._write(
-                    self._styled(f"\rreading the prompt: {100 * event.done // event.total} %\x1b[K\r", "dim")
-                )
             case _:
                 # Everything else is either in these lines already or of no use to a reader of a log.
                 return
@@ -110,6 +118,31 @@ class Progress:
         if end.exit_code:
             self.line(f"To go on: k3agent run --resume {end.session_id}", "dim")
 
+    def _reading(self, event: PrefillProgressed) -> None:
+        """How far the engine is with a prompt that takes its time: a line that changes on a terminal, now and
+        then a new line in a log.
+        """
+        now = time.monotonic()
+        if self._reading_since is None:
+            self._reading_since = now
+        if event.total <= 0 or now - self._reading_since < _SLOW_S:
+            return
+        text = f"reading the prompt: {100 * event.done // event.total} % of {event.total} tokens"
+        if self._has_color:
+            if self._is_mid_line:
+                self._write("\n")
+                self._is_mid_line = False
+            self._write(self._styled(f"\r{text}\x1b[K", "dim"))
+            self._has_status = True
+        elif now - self._said_at >= _LOG_EVERY_S:
+            self._said_at = now
+            self.line(text)
+
+    def _clear_status(self) -> None:
+        if self._has_status:
+            self._write("\r\x1b[K")
+            self._has_status = False
+
     def _call_ended(self, event: CallEnded) -> None:
         lines = event.result.text.splitlines()
         if event.result.is_error:
@@ -129,6 +162,7 @@ class Progress:
             self.line(f"  … {len(lines) - _MAX_DIFF_LINES} more lines", "dim")
 
     def _stream(self, text: str) -> None:
+        self._clear_status()
         self._write(self._styled(clean(text), "dim"))
         self._is_mid_line = not text.endswith("\n")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -153,6 +154,9 @@ class HeadlessRun:
                 f"{options.settings.untrusted} is not obeyed: trust it with `k3agent config trust`.", "yellow"
             )
         self.session = await self._open_session(self.client)
+        # All that was loaded stays until the end: it need not be looked through again and again.
+        gc.freeze()
+        gc.enable()
         self.session.subscribe(self._event)
         self.form.started(self._start(self.session))
         ended: TurnEnded | None = None

@@ -8,6 +8,7 @@ environment, never by argument.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import hashlib
 import importlib.util
@@ -15,6 +16,7 @@ import json
 import logging
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +38,7 @@ INSTALL_COMMAND = f"{Path(sys.executable).name} -m pip install 'k3agent[local]'"
 TOKEN_VARIABLE = "K3AGENT_API_KEY"
 _START_LIMIT_S = 300.0
 _POLL_S = 0.05
+_FIRST_NOTICE_S = 2.0
 _USAGE_EXIT = 2
 _TAIL_LINES = 15
 _RESTART_PAUSE_S = 60.0
@@ -62,6 +65,11 @@ def weights_folder(model: str = "nano") -> Path | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(next(iter(spec.submodule_search_locations))) / "weights" / model
+
+
+def has_weights(model: str = "nano") -> bool:
+    folder = weights_folder(model)
+    return folder is not None and (folder / "model.safetensors").is_file()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +143,21 @@ class LocalServer:
             return state if state is not None else await self._start()
 
     async def _start(self) -> ServerState:
-        self._notify(f"Starting the local engine with {self._model}.")
+        log.info("starting the local engine with %s", self._model)
         self.state_file.unlink(missing_ok=True)
-        began = time.monotonic()
         process = self._process = self._spawn()
-        next_notice_s = 5.0
+        try:
+            return await self._ready(process)
+        except asyncio.CancelledError:
+            # Nobody waits for it any more; who else needs one holds the lock next and starts their own.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            raise
+
+    async def _ready(self, process: subprocess.Popen[bytes]) -> ServerState:
+        """Wait until the new server answers. A start of a second or two is not worth a word."""
+        began = time.monotonic()
+        next_notice_s = _FIRST_NOTICE_S
         while True:
             await asyncio.sleep(_POLL_S)
             waited_s = time.monotonic() - began

@@ -416,11 +416,15 @@ def reachable_models(
     """Known models and those of the user's own tables, with how to reach each; nothing is asked over the
     network.
     """
+    from k3agent.providers.bundled import has_weights  # lazy: only for the list
+
     rows = []
     for model in KNOWN_MODELS:
         if model.provider == BUNDLED_NAME:
             missing = [name for name in LOCAL_PACKAGES if importlib.util.find_spec(name) is None]
             reach = f"needs {', '.join(missing)}: see k3agent doctor" if missing else "ready, offline"
+            if not missing and not has_weights(model.id):
+                reach = "its weights are not installed: see k3agent doctor"
         else:
             variable = PROVIDERS[model.provider].key_variable
             reach = f"{variable} is set" if environ.get(variable) else f"set {variable}"

@@ -19,6 +19,7 @@ pytest.importorskip("torch")
 pytest.importorskip("uvicorn")
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from support.headless import make_bench
 from support.tiny_k3 import write_tiny_k3
 from support.tiny_tokenizer import VOCAB_SIZE, write_tiny_tokenizer
 
@@ -84,7 +85,6 @@ async def test_two_agents_start_one_server_and_it_is_started_again(home: Path, m
     first, second = client_of(home, model, told), client_of(home, model, told)
     await asyncio.gather(first.connect(), second.connect())
     assert first.info.base_url == second.info.base_url
-    assert sum("Starting" in text for text in told) == 1
     assert first.info.context_window == 4096
     state_file = first.server.state_file
     state = json.loads(state_file.read_text())
@@ -98,6 +98,41 @@ async def test_two_agents_start_one_server_and_it_is_started_again(home: Path, m
     assert json.loads(state_file.read_text())["pid"] != state["pid"]
     await first.aclose()
     await second.aclose()
+
+
+def test_a_signal_while_the_server_starts_ends_both(tmp_path: Path, model: Path) -> None:
+    bench = make_bench(tmp_path)
+    flags = ("--provider", "bundled", "--model", str(model), "--output-format", "stream-json")
+    process = bench.start("run", "Hi.", *flags)
+    servers: list[int] = []
+    end = time.monotonic() + 30
+    while not servers and time.monotonic() < end:
+        servers = processes_with(str(bench.home / "run"))
+        time.sleep(0.01)
+    assert servers
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    out, err = process.communicate(timeout=20)
+    assert time.monotonic() - began < 5
+    (line,) = [json.loads(text) for text in out.splitlines()]
+    assert (process.returncode, line["exit_code"], line["subtype"]) == (143, 143, "interrupted"), err
+    assert line["result"] == "Interrupted: signal SIGTERM before the work began."
+    first = err.splitlines()[0]
+    assert first.startswith("k3agent: bundled, tiny: ") and "provider was given as a flag" in first
+    while processes_with(str(bench.home / "run")) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not processes_with(str(bench.home / "run"))
+
+
+def processes_with(word: str) -> list[int]:
+    """The living processes that have this text in their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                if word in (folder / "cmdline").read_text():
+                    found.append(int(folder.name))
+    return found
 
 
 async def test_a_server_that_dies_is_shown_with_its_log(home: Path, tmp_path: Path) -> None:

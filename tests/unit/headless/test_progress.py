@@ -1,0 +1,56 @@
+"""What people see on standard error."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from k3agent.events import Noticed, PrefillProgressed
+from k3agent.headless import progress as progress_module
+from k3agent.headless.progress import Progress
+from k3agent.types import SessionId
+
+
+def event(kind: type[Any], **fields: Any) -> Any:
+    return kind(session=SessionId("s"), seq=1, at=datetime.now(UTC), **fields)
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(progress_module.time, "monotonic", lambda: self.now)
+
+
+@pytest.mark.parametrize("has_color", [True, False])
+def test_a_prompt_that_is_read_quickly_is_not_worth_a_word(
+    monkeypatch: pytest.MonkeyPatch, has_color: bool
+) -> None:
+    clock, said = Clock(monkeypatch), []
+    progress = Progress(said.append, has_color=has_color)
+    for done in range(0, 20, 2):
+        progress.event(event(PrefillProgressed, done=done, total=20))
+        clock.now += 0.2
+    assert said == []
+
+
+def test_on_a_terminal_one_line_changes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = Clock(monkeypatch), []
+    progress = Progress(said.append, has_color=True)
+    for done in (0, 50, 75):
+        progress.event(event(PrefillProgressed, done=done, total=100))
+        clock.now += 2.5
+    progress.event(event(Noticed, level="info", text="next"))
+    text = "".join(said)
+    assert "50 % of 100 tokens" in text and "75 %" in text and "\n" not in text.split("75 %")[0]
+    assert said[-2] == "\r\x1b[K" and "next" in said[-1]
+
+
+def test_in_a_log_it_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = Clock(monkeypatch), []
+    progress = Progress(said.append, has_color=False)
+    for done in range(100):
+        progress.event(event(PrefillProgressed, done=done, total=100))
+        clock.now += 0.3
+    assert said == [f"reading the prompt: {done} % of 100 tokens\n" for done in (7, 41, 75)]
