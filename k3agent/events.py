@@ -2,8 +2,6 @@
 
 Durable events mirror rows of the store. Passing events may be dropped by a slow reader. Readers use
 `match` and close with `assert_never`, so that a new event fails type checking wherever it is not handled yet.
-An event happens once, so events are not compared; without the methods for that, the module loads in half
-the time.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class TurnOutcome(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """`seq` counts up within a session's run; `at` is timezone-aware UTC."""
 
@@ -48,17 +46,17 @@ class Event:
 # --- durable ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStarted(Event):
     prompt: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageAdded(Event):
     message: Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallProposed(Event):
     """A finished call of the model, before permission. `summary` is one line for people."""
 
@@ -68,7 +66,7 @@ class CallProposed(Event):
     summary: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAsked(Event):
     call_id: str
     tool: str
@@ -76,20 +74,20 @@ class ApprovalAsked(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAnswered(Event):
     call_id: str
     decision: Decision
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(Event):
     call_id: str
     tool: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnded(Event):
     """`files` are the workspace paths that the call changed; `is_invalid` marks arguments that could not
     be used.
@@ -104,21 +102,21 @@ class CallEnded(Event):
     is_denied: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted(Event):
     trigger: str
     tokens_before: int
     tokens_after: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckEnded(Event):
     command: str
     exit_code: int
     output: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded(Event):
     """`detail` says in words what ended the turn when it was not the model."""
 
@@ -129,36 +127,36 @@ class TurnEnded(Event):
 # --- passing ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningStreamed(Event):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextStreamed(Event):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentsStreamed(Event):
     index: int
     tool: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallProgressed(Event):
     call_id: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillProgressed(Event):
     done: int
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retrying(Event):
     """The model call starts again: what was streamed since the step began is void."""
 
@@ -167,7 +165,7 @@ class Retrying(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageChanged(Event):
     """Sent after each model call: that call's usage and the session's sum."""
 
@@ -176,7 +174,7 @@ class UsageChanged(Event):
     cost_usd: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed(Event):
     """Something a person should know. `level` is info or warning; `data` is machine-readable detail."""
 
