@@ -342,5 +342,5 @@ def _check_kind(name: str, value: Any, annotation: str) -> None:
     if not is_right:
         raise BackendError(f"{name} is {value!r}, not of type {kind}. Fetch the model's own config.json.")
     # counts and widths; ids and limits may be zero
-    if kind == "int" and value < (1 if name.rpartition(".")[2] in _POSITIVE else 0):
+    if type(value) is int and kind == "int" and value < (1 if name.rpartition(".")[2] in _POSITIVE else 0):
         raise BackendError(f"{name} {value} is too small. Fetch the model's own config.json.")

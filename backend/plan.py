@@ -293,7 +293,7 @@ def table(model: Model, placements: Sequence[Placement], workload: Workload) -> 
         "",
     ]
     head = ("GPUs", "layout", "weights", "activations", "free", "sequences", "longest", "verdict")
-    rows = [head]
+    rows: list[tuple[str, ...]] = [head]
     for p in placements:
         verdict = "fits" if p.fits else "too small"
         rows.append(

@@ -135,16 +135,17 @@ class Reader:
 
     def read(self, stored: Stored, part: tuple[slice, ...] | None = None) -> Tensor:
         """The tensor, or a part of it; valid until another file is read."""
-        if stored.file != self._file or self._handle is None:
+        handle = self._handle if stored.file == self._file else None
+        if handle is None:
             self._close()
             try:
-                self._handle = safe_open(stored.file, framework="pt").__enter__()
+                handle = safe_open(stored.file, framework="pt").__enter__()
             except (OSError, SafetensorError) as error:
                 raise ModelFilesError(f"{stored.file} cannot be read ({error}). Fetch it again.") from error
-            self._file = stored.file
+            self._file, self._handle = stored.file, handle
         if part is None:
-            return self._handle.get_tensor(stored.name)
-        return self._handle.get_slice(stored.name)[part]
+            return handle.get_tensor(stored.name)
+        return handle.get_slice(stored.name)[part]
 
     def _close(self) -> None:
         if self._handle is not None:

@@ -10,8 +10,11 @@ from torch import Tensor
 class Comm(Protocol):
     """Collectives among `world` ranks; every rank calls them in the same order."""
 
-    rank: int
-    world: int
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum over all ranks; may write into `x`."""
@@ -40,9 +43,16 @@ class GroupComm:
     """Ranks of a torch.distributed process group (gloo on CPUs, NCCL on GPUs)."""
 
     def __init__(self, group: torch.distributed.ProcessGroup | None = None) -> None:
-        self.rank = torch.distributed.get_rank(group)
-        self.world = torch.distributed.get_world_size(group)
+        self._rank, self._world = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
         self._group = group
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def world(self) -> int:
+        return self._world
 
     def all_reduce(self, x: Tensor) -> Tensor:
         torch.distributed.all_reduce(x, group=self._group)
