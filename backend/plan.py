@@ -24,7 +24,7 @@ from k3agent.backend.memory import (
     best_placement,
 )
 from k3agent.backend.released import RELEASED
-from k3agent.backend.shapes import checkpoint_tensors, num_active_parameters, num_tensors
+from k3agent.backend.shapes import as_stored, checkpoint_tensors, num_active_parameters, num_tensors
 
 NANO_DIR = Path(__file__).resolve().parent / "weights" / "nano"
 DEFAULT_COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -89,20 +89,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load(name: str) -> Model:
-    """A released model by name, or the configuration of a folder."""
-    raw = RELEASED.get(name)
+    """A released model by name, or a folder: its weights if it has them, else what its configuration says."""
+    raw, folder = RELEASED.get(name), None
     if raw is None:
         folder = NANO_DIR if name == "nano" else Path(name).expanduser()
         if not folder.is_dir():
             raise BackendError(f"no model {name!r}; give {', '.join(RELEASED)}, nano, or a model folder")
         ModelConfig.from_dir(folder)  # the checks of a damaged file
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        name = folder.resolve().name if name != "nano" else name
     config = ModelConfig.from_dict(raw)
     text = raw.get("text_config") or raw
     is_packed = bool(text.get("quantization_config") or raw.get("quantization_config"))
-    tensors = checkpoint_tensors(config, is_packed=is_packed, is_nested="text_config" in raw)
-    return Model(name, config, list(tensors))
+    is_nested = "text_config" in raw
+    if folder is None or not any(folder.glob("*.safetensors")):
+        tensors = checkpoint_tensors(config, is_packed=is_packed, is_nested=is_nested)
+        return Model(name, config, list(tensors))
+    # lazy: safetensors is there only with the extra for local models
+    try:
+        from k3agent.backend.model.files import read_folder
+    except ImportError as error:
+        raise BackendError(
+            f"{folder} has weights, reading them needs {error.name}: pip install k3agent[local]"
+        ) from error
+    found = {key: (stored.dtype, stored.shape) for key, stored in read_folder(folder).items()}
+    plain = checkpoint_tensors(config, is_packed=False, is_nested=is_nested)
+    return Model(name, config, list(as_stored(plain, found)))
 
 
 def find_gpu(name: str) -> Gpu:

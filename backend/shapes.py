@@ -4,8 +4,8 @@ Needs no torch and no file: planning and the loader's checks start here. The nam
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from k3agent.backend.config import ModelConfig, VisionConfig
@@ -14,7 +14,7 @@ Part = Literal["experts", "attention", "dense", "shared", "router", "latent", "n
 Split = Literal["rows", "columns", "expert", "none"]
 """How ranks share a tensor: by rows, by columns, by whole experts, or each has all of it."""
 
-DTYPE_BYTES = {"BF16": 2, "F32": 4, "U8": 1}
+DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "U8": 1}
 _GROUP = 32
 
 
@@ -66,6 +66,24 @@ def checkpoint_tensors(config: ModelConfig, *, is_packed: bool, is_nested: bool)
             yield from _mlp(f"{layer}mlp.", config.hidden_size, config.intermediate_size, "dense")
     if config.vision_config is not None:
         yield from _vision(config.vision_config)
+
+
+def as_stored(
+    tensors: Iterable[TensorSpec], found: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> Iterator[TensorSpec]:
+    """The plain tensors with the dtypes and shapes of a file that holds them, which may be packed ones.
+
+    `found`: dtype and shape by name; of experts the first one stands for all.
+    """
+    for tensor in tensors:
+        name = tensor.name.replace("{e}", "0")
+        kinds = ("",) if name in found else ("_packed", "_scale")
+        if any(name + kind not in found or found[name + kind][0] not in DTYPE_BYTES for kind in kinds):
+            yield tensor
+            continue
+        for kind in kinds:
+            dtype, shape = found[name + kind]
+            yield replace(tensor, name=tensor.name + kind, dtype=dtype, shape=shape)
 
 
 def num_tensors(tensors: Iterable[TensorSpec]) -> int:

@@ -9,12 +9,15 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from k3agent.backend.errors import ModelFilesError
+
+if TYPE_CHECKING:
+    # the annotation alone: headers are also read where torch is not loaded
+    from torch import Tensor
 
 INDEX_FILE = "model.safetensors.index.json"
 _MAX_HEADER_BYTES = 100_000_000
@@ -133,7 +136,7 @@ class Reader:
     ) -> None:
         self._close()
 
-    def read(self, stored: Stored, part: tuple[slice, ...] | None = None) -> Tensor:
+    def read(self, stored: Stored, part: tuple[slice, ...] | None = None) -> "Tensor":
         """The tensor, or a part of it; valid until another file is read."""
         handle = self._handle if stored.file == self._file else None
         if handle is None:

@@ -161,6 +161,19 @@ def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["model"]["weight_bytes"] == 1_560_860_324_864
 
 
+@pytest.mark.parametrize("pack", ["none", "experts", "all"])
+def test_a_folder_with_weights_is_counted_as_it_is(tmp_path: Path, pack: str) -> None:
+    pytest.importorskip("torch")
+    from support.tiny_k3 import write_tiny_k3
+
+    write_tiny_k3(tmp_path, pack=pack, vision=9)
+    content = (tmp_path / "model.safetensors").read_bytes()
+    header = int.from_bytes(content[:8], "little")
+    model = load(str(tmp_path))
+    assert model.weight_bytes == len(content) - 8 - header
+    assert num_tensors(model.tensors) == len(json.loads(content[8 : 8 + header])) - 1
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
