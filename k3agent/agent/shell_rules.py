@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from k3agent.agent import git_rules
@@ -71,6 +72,20 @@ PUBLISH = {
     "cargo": "publish",
     "gh": "",
 }
+CONTAINERS = _words("docker podman nerdctl kubectl")
+CONTAINER_READERS = _words("ps images logs version info inspect top stats port diff history get describe")
+# Their words may begin with a slash and be no path.
+PATTERN_PROGRAMS = _words("sed perl awk gawk mawk grep egrep fgrep rg")
+OUTPUT_OPTIONS = _words(
+    """
+    -o -O -C -d --output --out --outfile --output-file --output-dir --outdir --directory --dest --prefix
+    --target --root
+    """
+)
+AWKS = _words("awk gawk mawk nawk")
+AWK_ACTS = re.compile(r'\bsystem\s*\(|print[^;}]*[>|]\s*"|"\s*\|\s*getline')
+TARGET_OPTIONS = ("-t", "--target-directory")
+LOOKS_LIKE_PATH = re.compile(r"(/|~|\.\./|[^\s:()'\"]+/)[^\s()'\"]*|\.\.")
 LOOPBACK = re.compile(r"(https?://)?(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/.*)?")
 HARMLESS_TARGETS = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"))
 WRITING_OPERATORS = frozenset((">", ">>", "&>", "&>>", ">|", "<>", ">&"))
@@ -166,10 +181,9 @@ class Judge:
             return "it runs what came from the network"
         if program in SHELLS and simple.is_fed and not _runs_text(simple.words[1:]):
             return "it runs a text that was not looked at"
-        if program in NETWORK and not self._is_local(simple):
-            return "it talks to the network"
-        if program in PUBLISH and (not PUBLISH[program] or PUBLISH[program] in simple.words):
-            return "it publishes something"
+        reaching = self._danger_elsewhere(simple, program)
+        if reaching is not None:
+            return reaching
         if program == "rm":
             return self._danger_of_rm(simple)
         if program == "find" and "-delete" in simple.words:
@@ -181,9 +195,29 @@ class Judge:
         return None
 
     def _is_local(self, simple: SimpleCommand) -> bool:
-        hosts = [word for word in simple.words[1:] if word is None or not word.startswith("-")]
+        files = ("-o", "--output") if simple.program == "curl" else ()
+        hosts = [
+            word
+            for before, word in pairwise(simple.words)
+            if (word is None or not word.startswith("-")) and before not in files
+        ]
         urls = [word for word in hosts if word is None or "/" in word or ":" in word or "." in word]
         return bool(urls) and all(word is not None and LOOPBACK.fullmatch(word) for word in urls)
+
+    def _danger_elsewhere(self, simple: SimpleCommand, program: str) -> str | None:
+        """Why a command that reaches beyond this machine, or beyond its files, is asked about."""
+        if program in NETWORK and not self._is_local(simple):
+            return "it talks to the network"
+        if program in CONTAINERS and not self._looks_into_containers(simple):
+            return "what runs in a container or cluster is not held in the workspace"
+        if program in PUBLISH and (not PUBLISH[program] or PUBLISH[program] in simple.words):
+            return "it publishes something"
+        if program in AWKS and any(AWK_ACTS.search(word or "") for word in simple.words):
+            return "its awk program writes files or runs commands"
+        return None
+
+    def _looks_into_containers(self, simple: SimpleCommand) -> bool:
+        return len(simple.words) > 1 and simple.words[1] in CONTAINER_READERS
 
     def _danger_of_rm(self, simple: SimpleCommand) -> str | None:
         options = [word for word in simple.words[1:] if isinstance(word, str) and word.startswith("-")]
@@ -249,6 +283,9 @@ class Judge:
     def _wrong_place(self, simple: SimpleCommand, program: str) -> Verdict | None:
         if self._stray:
             return self._ask(f"`{_short(simple.text)}` would run in {self._stray}, outside the workspace")
+        beyond = self._beyond(simple, program)
+        if beyond is not None:
+            return self._ask(f"`{_short(simple.text)}` names {beyond}, which is outside the workspace")
         if program not in WRITERS:
             return None
         for path in self._paths(simple):
@@ -264,6 +301,31 @@ class Judge:
             if last is not None and any(not self._territory.is_inside(path) for path in self._resolve(last)):
                 return self._ask(f"it would write {last}, which is outside the workspace")
         return self._write_by_mode(simple, program)
+
+    def _beyond(self, simple: SimpleCommand, program: str) -> Path | None:
+        """A place outside that any program would write to, as far as its words show: the value of an option
+        for output, or a path that is not there yet. What is there may be read.
+        """
+        if program in PATTERN_PROGRAMS:
+            return None
+        copies = program in ("cp", "rsync", "install", "ln", "mv")
+        before = ""
+        for word in simple.words[1:]:
+            text, option = word or "", before
+            before = text
+            if text.startswith("-") and "=" in text:
+                option, text = text.split("=", 1)
+            if not LOOKS_LIKE_PATH.fullmatch(text) or text in HARMLESS_TARGETS:
+                continue
+            for path in self._resolve(text):
+                if self._territory.is_readable(path):
+                    continue
+                if option in (TARGET_OPTIONS if copies else OUTPUT_OPTIONS):
+                    return path
+                # A copy names what it reads; where it goes is judged by itself.
+                if not copies and not path.exists():
+                    return path
+        return None
 
     def _write_by_mode(self, simple: SimpleCommand, program: str) -> Verdict | None:
         if self._mode is Mode.ACCEPT_EDITS and program in ("mkdir", "touch", "mv", "cp", "sed"):

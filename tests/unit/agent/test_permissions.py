@@ -250,7 +250,6 @@ def test_looking_is_allowed_in_every_mode(judge: Judge, command: str, mode: str)
         "rg --pre ./x foo",
         "cat a.py | python",
         "PYTHONPATH=. pytest -q",
-        "awk 'BEGIN{system(\"x\")}'",
     ],
 )
 def test_doing_needs_approval_except_in_auto(judge: Judge, command: str) -> None:
@@ -377,6 +376,29 @@ DANGEROUS = [
 ]
 
 
+DANGEROUS += [
+    "tar -C /tmp -xf a.tar",
+    "tar xf a.tar --directory=/tmp",
+    "mkfifo /tmp/not-there-yet",
+    "sort -o /tmp/not-there-yet a.py",
+    "git log --output=/tmp/not-there-yet",
+    "git archive -o /tmp HEAD",
+    "git clone http://example.com/x /tmp/not-there-yet",
+    "git init ../not-there-yet",
+    "python -m venv /tmp/not-there-yet",
+    "make -C ..",
+    "cp -t /tmp a.py",
+    "cp --target-directory=/tmp a.py",
+    "docker run -v /:/host image",
+    "kubectl delete pod x",
+    "awk 'BEGIN{print > \"/tmp/x\"}'",
+    "awk 'BEGIN{system(\"rm -rf .\")}'",
+    "curl -O http://example.com http://127.0.0.1/",
+    "curl -o http://127.0.0.1/ http://example.com",
+    "ssh -C example.com 127.0.0.1:1",
+]
+
+
 @pytest.mark.parametrize("command", DANGEROUS)
 def test_auto_asks_about_what_destroys_or_reaches_out(judge: Judge, command: str) -> None:
     assert judge.shell(command) is Action.ASK
@@ -422,6 +444,28 @@ HARMLESS_IN_AUTO = [
     "tar xzf x.tgz",
     "chmod +x run.sh",
     "ls > out.txt 2> err.txt",
+]
+
+
+HARMLESS_IN_AUTO += [
+    "python -m pytest",
+    "python -m pytest -q tests/test_a.py::test_b 2>&1 | tail -5",
+    "python -m unittest",
+    "mv a.py b.py",
+    "git mv a.py b.py",
+    "git status",
+    "git log --oneline -3",
+    "rm a.py",
+    "python a.py /etc/hostname",
+    "gcc -I/usr/include a.c -o a.out",
+    "sed -i /foo/d a.py",
+    "awk '/x/' a.py",
+    "awk '$1 > 3 {print $2}' a.py",
+    "docker ps",
+    "tar xf a.tar -C sub",
+    "curl -s http://127.0.0.1:8000/x -o out.json",
+    "/usr/bin/env python a.py",
+    "PYTHONPATH=. pytest",
 ]
 
 
