@@ -133,6 +133,11 @@ def mended(stored: StoredSession, options: SessionOptions) -> StoredSession:
         stored = dataclasses.replace(
             stored, system=stored.system or fresh.system, tools=stored.tools or fresh.tools
         )
+    cwd = str(options.cwd.resolve())
+    if stored.cwd and stored.cwd != cwd:
+        warnings.append(
+            f"this session was held in {stored.cwd}, and goes on in {cwd}: pass --cwd to change that"
+        )
     if stored.model and stored.model != info.model:
         warnings.append(
             f"this session was held with {stored.model}, and goes on with {info.model}:"

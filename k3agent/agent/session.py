@@ -147,7 +147,7 @@ class Session:
             forked = SessionId(new_id or new_session_id())
             lock = store.lock(forked)
             try:
-                stored = store.fork(store.resolve(session_id), forked)
+                stored = store.fork(store.resolve(session_id), forked, str(options.cwd.resolve()))
                 return cls(options, store, lock, building.mended(stored, options))
             except BaseException:
                 lock.release()

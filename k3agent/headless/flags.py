@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import signal
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,12 +112,14 @@ def run_command(argv: Sequence[str]) -> int:
     environ = dict(os.environ)
     home = data_home(environ)
 
+    early_signals = _catch_signals()
     from k3agent.logs import start_logging  # lazy: after the flags are known to be right
 
     start_logging(home, environ)
     from k3agent.headless.run import RunOptions, failed_before_start, run  # lazy: brings the agent
 
     options = RunOptions(
+        early_signals=early_signals,
         settings=Settings(),
         environ=environ,
         home=home,
@@ -141,6 +144,15 @@ def run_command(argv: Sequence[str]) -> int:
     except ConfigError as error:
         return failed_before_start(options, error)
     return run(dataclasses.replace(options, settings=settings))
+
+
+def _catch_signals() -> list[int]:
+    """A signal that comes while modules load is kept for the run, which gives a result for it too."""
+    caught: list[int] = []
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, lambda number, _: caught.append(number))
+    return caught
 
 
 def _settings(args: Namespace, environ: dict[str, str], cwd: Path) -> Settings:

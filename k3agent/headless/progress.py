@@ -98,7 +98,10 @@ class Progress:
 
     def ended(self, end: End) -> None:
         for error in end.errors:
-            self.line(f"k3agent: {error}", "red")
+            if error.rstrip(".") not in end.report:
+                self.line(f"k3agent: {error}", "red")
+        if end.report:
+            self.line(f"k3agent: {end.report}", "red")
         if self._is_quiet or not end.session_id:
             return
         receipt, usage = end.receipt, end.receipt.usage
@@ -115,7 +118,7 @@ class Progress:
         if receipt.files_changed:
             parts.append(f"changed: {', '.join(receipt.files_changed)}")
         self.line(" · ".join(parts), "dim")
-        if end.exit_code:
+        if end.exit_code and end.session_id not in end.report:
             self.line(f"To go on: k3agent run --resume {end.session_id}", "dim")
 
     def _reading(self, event: PrefillProgressed) -> None:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,6 +77,7 @@ class RunOptions:
     images: tuple[Path, ...] = ()
     extra_dirs: tuple[Path, ...] = ()
     answer_file: Path | None = None
+    early_signals: Sequence[int] = ()
     schema_file: Path | None = None
 
 
@@ -335,6 +336,8 @@ class HeadlessRun:
             # A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP: that is to be kept.
             if signal.getsignal(signum) is not signal.SIG_IGN:
                 signal.signal(signum, self._signalled)
+        for signum in self.options.early_signals[:1]:
+            self._signalled(signum, None)
 
     def _signalled(self, signum: int, _frame: object) -> None:
         """Plain handlers, not the loop's: they also run while the main thread waits for a slow reader."""

@@ -161,22 +161,26 @@ class SessionStore(Journal):
             for row in rows
         ]
         if cwd is not None:
-            found = [row for row in found if row.cwd == str(cwd)]
+            # Sessions keep the folder's real name, whatever link it was reached by.
+            wanted = str(Path(cwd).resolve())
+            found = [row for row in found if row.cwd == wanted]
         return sorted(found, key=lambda row: row.updated_at, reverse=True)
 
     def latest(self, cwd: Path | str) -> SessionRow | None:
         """The session of this folder that was used last; sessions without any message do not count."""
         return next((row for row in self.list_sessions(cwd) if row.num_messages), None)
 
-    def fork(self, source_id: SessionId, new_id: SessionId) -> StoredSession:
-        """A new session with the same frozen part and copies of the messages and calls so far."""
+    def fork(self, source_id: SessionId, new_id: SessionId, cwd: str = "") -> StoredSession:
+        """A new session with the same frozen part and copies of the messages and calls so far. `cwd`: its
+        folder, if not the same.
+        """
         source = self.load(source_id)
         leaf = self._one(
             "SELECT id FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT 1", (source_id,)
         )
         forked = StoredSession(
             id=new_id,
-            cwd=source.cwd,
+            cwd=cwd or source.cwd,
             provider=source.provider,
             model=source.model,
             profile=source.profile,

@@ -483,6 +483,26 @@ def test_signal_before_the_first_request(bench: Bench) -> None:
     assert ran.result["subtype"] == "interrupted"
 
 
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_while_modules_load(bench: Bench, signum: signal.Signals, code: int) -> None:
+    with served(bench, [Step(text="never", delay_s=20)]):
+        process = bench.start("run", "Go.", "--output-format", "json")
+        wait_for(lambda: catches(process.pid, signal.SIGTERM))
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=10)
+    ran = Ran(code=process.returncode, out=out, err=err, took_s=0)
+    assert ran.code == code, out + err
+    assert ran.result["subtype"] == "interrupted"
+    assert f"signal {signum.name}" in ran.result["result"]
+
+
+def catches(pid: int, signum: signal.Signals) -> bool:
+    """Does this process have a handler of its own for the signal?"""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(status.split("SigCgt:")[1].split()[0], 16)
+    return bool(mask & 1 << (signum - 1))
+
+
 def test_nohup_is_respected(bench: Bench) -> None:
     with served(bench, [Step(text="x" * 60, piece=1, piece_delay_s=0.03)]) as server:
         command = ["nohup", *bench.command("run", "Go.", "--output-format", "json")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from k3agent.events import MessageAdded, TurnEnded, TurnOutcome
 from k3agent.store import database
 from k3agent.store import journal as journal_module
 from k3agent.store import sessions as sessions_module
+from k3agent.store.sessions import SessionStore
 from k3agent.types import Finish, Finished, Origin, TextDelta, Usage
 
 ANSWERS = [
@@ -313,3 +315,27 @@ async def test_circles_are_remembered_over_a_resume(tmp_path: Path, killer: Kill
     # Eight of the circle, and the call of the last answer, which is not run.
     assert sum(len(message.results) for message in session.messages) == 9
     await session.aclose()
+
+
+async def test_going_on_in_another_folder_is_said(tmp_path: Path) -> None:
+    client = ReplayClient([step(text="Done.")])
+    session = await Session.create(options(tmp_path, client))
+    await session.aclose()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    moved = dataclasses.replace(options(tmp_path, client), cwd=elsewhere)
+    session = await Session.resume(session.id, moved)
+    events: list[Any] = []
+    session.subscribe(events.append)
+    assert str(tmp_path / "ws") in events[0].text and str(elsewhere) in events[0].text
+    await session.aclose()
+    forked = await Session.fork(session.id, moved)
+    events = []
+    forked.subscribe(events.append)
+    assert not events
+    await forked.aclose()
+    link = tmp_path / "link"
+    link.symlink_to(elsewhere)
+    store = SessionStore(tmp_path / "home")
+    assert [row.id for row in store.list_sessions(link)] == [forked.id]
+    store.close()
