@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from k3agent.agent.context import Context, system_prompt
 from k3agent.agent.instructions import Instruction, check_overhead, find_instructions
+from k3agent.agent.masking import Masker
 from k3agent.agent.options import SessionOptions
 from k3agent.agent.permissions import check_rules
 from k3agent.errors import ConfigError, SandboxError
@@ -89,6 +90,9 @@ def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession
     is_compact = info.profile is Profile.COMPACT
     files = [] if is_compact else found
     system = system_prompt(info.profile, files, options.append_system_prompt)
+    if not is_compact:
+        # What the user's own files say goes to the model and into the store, too.
+        system = Masker(options.environ).mask(system)
     specs = _specs(info.profile)
     effort = choose_effort(options.effort, info)
     probe = Context(

@@ -280,6 +280,8 @@ class Dispatcher:
             log.exception("tool %s crashed", call.name)
             text = f"{call.name} crashed ({type(error).__name__}: {error}). Try another way."
             return _Ending(state=CallState.FAILED, text=text, duration_s=time.monotonic() - started)
+        if prepared.access.runs is not None:
+            await self._mask_outputs()
         if call.name == "todo":
             bench.todo_changed(ctx.todo)
         text = output.text or "(no output)"
@@ -292,6 +294,13 @@ class Dispatcher:
             files=self._really_changed(output.files, prepared.hashes),
             duration_s=time.monotonic() - started,
         )
+
+    async def _mask_outputs(self) -> None:
+        """Whole outputs of commands lie on disk where they are long; secrets do not stay in them."""
+        ctx = self._bench.ctx
+        busy = {job.output for job in ctx.jobs.background.values() if job.ended is None}
+        if any(path not in busy for path in ctx.output_dir.glob("output-*.txt")):
+            await asyncio.to_thread(self._bench.masker.mask_files, ctx.output_dir, busy)
 
     def _really_changed(self, files: tuple[str, ...], before: Mapping[str, str]) -> tuple[str, ...]:
         """`files` without those that hold the same bytes as before the call."""

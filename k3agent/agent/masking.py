@@ -6,9 +6,12 @@ stored.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 MIN_LENGTH = 8
@@ -34,6 +37,7 @@ class Masker:
             for name, value in environ.items()
             if SECRET_NAME.search(name) and len(value) >= MIN_LENGTH and not _is_path(value)
         }
+        self._done: set[Path] = set()
         # Longest first, so that a secret that holds another one goes as a whole.
         self._names = dict(sorted(found.items(), key=lambda item: -len(item[0])))
         self._pattern = re.compile("|".join(re.escape(value) for value in self._names)) if found else None
@@ -42,6 +46,20 @@ class Masker:
         if self._pattern is not None:
             text = self._pattern.sub(lambda match: f"[masked: {self._names[match.group()]}]", text)
         return SHAPES.sub("[masked: a key]", text)
+
+    def mask_files(self, folder: Path, busy: Collection[Path]) -> None:
+        """Mask the outputs of commands that are kept whole on disk; `busy` are still being written."""
+        for path in folder.glob("output-*.txt"):
+            if path in busy or path in self._done:
+                continue
+            self._done.add(path)
+            try:
+                text = path.read_bytes().decode("utf-8", "surrogateescape")
+                masked = self.mask(text)
+                if masked != text:
+                    path.write_bytes(masked.encode("utf-8", "surrogateescape"))
+            except OSError as error:
+                log.warning("the output %s could not be masked: %s", path, error)
 
 
 def _is_path(value: str) -> bool:

@@ -165,6 +165,7 @@ class Session:
         output_dir = options.home / "outputs" / self.id
         output_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         reap_orphans(output_dir)
+        self._masker.mask_files(output_dir, ())
         self._jobs = JobTable(output_dir)
         rows = self._store.calls(self.id) if self._transcript.messages else []
         return ToolContext(
@@ -318,6 +319,7 @@ class Session:
             with contextlib.suppress(asyncio.CancelledError, K3AgentError):
                 await task
         await self._jobs.aclose()
+        self._masker.mask_files(self._tool_ctx.output_dir, ())
         self._lock.release()
         self._store.close()
 

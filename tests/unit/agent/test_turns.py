@@ -453,9 +453,35 @@ async def test_secrets_reach_neither_children_nor_store_nor_model(tmp_path: Path
     assert "pw=[masked: DB_PASSWORD]" in run.results[0]
     assert "PLAIN=visible" in run.results[1] and "DB_PASSWORD=" not in run.results[1]
     await run.session.aclose()
+    check_home(tmp_path, secret)
+
+
+def check_home(tmp_path: Path, secret: str) -> None:
     for path in (tmp_path / "home").rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes(), path
+
+
+async def test_outputs_that_are_kept_whole_hold_no_secrets(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    secret = "hunter2-hunter2"
+    (tmp_path / "ws" / "leak.txt").write_text(f"{'x' * 40000}\n{secret}\n{'y' * 40000}\n")
+    (tmp_path / "ws" / "AGENTS.md").write_text(f"Log in with {secret}.\n")
+    calls = [
+        step(call("shell", command="cat leak.txt")),
+        step(call("shell", command="cat leak.txt", background=True)),
+        step(call("shell", command="sleep 0.5")),
+        DONE,
+    ]
+    run = await start(tmp_path, calls, environ={"DB_PASSWORD": secret})
+    await run.session.submit("go")
+    assert "full output: " in run.results[0]
+    kept = list((tmp_path / "home" / "outputs").rglob("output-*.txt"))
+    assert any("[masked: DB_PASSWORD]" in path.read_text() for path in kept)
+    assert secret not in run.client.requests[0].system
+    await run.session.aclose()
+    assert len(kept) == 2
+    check_home(tmp_path, secret)
 
 
 async def test_todo_is_kept_in_the_store(tmp_path: Path) -> None:
