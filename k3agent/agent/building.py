@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from k3agent.agent.context import Context, system_prompt
@@ -40,6 +42,11 @@ async def prepare(options: SessionOptions) -> None:
 
 
 def load_tools() -> dict[str, Tool[Any]]:
+    """The tools by name. Pydantic loads without its search for plugins among all installed packages."""
+    if "pydantic" not in sys.modules:
+        stand_in = ModuleType("pydantic.plugin._loader")
+        stand_in.get_plugins = lambda: ()  # type: ignore[attr-defined]
+        sys.modules.setdefault(stand_in.__name__, stand_in)
     from k3agent.tools import BUILTIN  # lazy: pydantic and all tools, 0.15 s
 
     return dict(BUILTIN)
