@@ -1,16 +1,15 @@
-"""Stands here so that pytest puts `tests/` on the path: tests import helpers as `support.<name>`.
+"""Settings for all tests; `tests/` is on the import path, so helpers are imported as `support.<name>`.
 
-Tests marked `slow` take minutes and run only when asked for with `-m slow`.
+Property tests run without a deadline, since a shared machine is at times slow. Under CI their examples are
+the same in each run, so that a red run tells of the change and not of the dice.
 """
 
-import pytest
+import os
 
+from hypothesis import HealthCheck, settings
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip the slow ones unless the marker expression names them."""
-    if "slow" in (config.getoption("-m") or ""):
-        return
-    skip = pytest.mark.skip(reason="slow: run with -m slow")
-    for item in items:
-        if item.get_closest_marker("slow") is not None:
-            item.add_marker(skip)
+QUIET = (HealthCheck.too_slow,)
+settings.register_profile("local", deadline=None, max_examples=50, suppress_health_check=QUIET)
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.register_profile("thorough", settings.get_profile("local"), max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "local"))

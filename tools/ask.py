@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from k3agent.tools.base import Access, Args, Question, ToolContext, ToolOutput
 from k3agent.tools.support.truncate import one_line
-from pydantic import Field
 
 
 class AskArgs(Args):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pydantic import Field
+
+from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import paths
 from k3agent.tools.support.globs import MAGIC, compile_glob
 from k3agent.tools.support.ignore import walk
 from k3agent.tools.support.truncate import one_line
-from pydantic import Field
-
-from k3agent.errors import ToolError
 
 
 class GlobArgs(Args):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 
+from pydantic import Field
+
+from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import paths, ripgrep
 from k3agent.tools.support.ignore import walk
 from k3agent.tools.support.truncate import one_line
-from pydantic import Field
-
-from k3agent.errors import ToolError
 
 # A tree with at most so many entries is searched here and now: starting ripgrep would take longer.
 SMALL_TREE = 200

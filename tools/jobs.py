@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
-from k3agent.tools.support import paths, processes, truncate
-from k3agent.tools.support.processes import reap_orphans
 from pydantic import Field
 
 from k3agent.errors import ToolError
+from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
+from k3agent.tools.support import paths, processes, truncate
+from k3agent.tools.support.processes import reap_orphans
 
 __all__ = ["Job", "JobTable", "JobsTool", "reap_orphans"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
+from pydantic import Field
+
+from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import diffs, paths, textio, unified
 from k3agent.tools.support.freshness import digest
 from k3agent.tools.support.truncate import one_line
-from pydantic import Field
-
-from k3agent.errors import ToolError
 
 
 class PatchArgs(Args):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
-from k3agent.tools.support import paths, textio
-from k3agent.tools.support.truncate import one_line
 from pydantic import Field
 
 from k3agent.errors import ToolError
+from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
+from k3agent.tools.support import paths, textio
+from k3agent.tools.support.truncate import one_line
 
 MAX_LINE_CHARS = 2000
 MAX_CHARS = 120_000

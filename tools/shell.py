@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+from pydantic import Field
+
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.jobs import MAX_OUTPUT_BYTES, Job, JobTable
 from k3agent.tools.support import paths, processes, truncate
-from pydantic import Field
 
 # Reading a longer output takes long enough to be moved off the event loop.
 LONG_BYTES = 1 << 20

@@ -11,7 +11,6 @@ from typing import Any
 
 from k3agent.prompts.loader import load
 from k3agent.tools.base import Args, Tool
-
 from k3agent.types import JsonObject, ToolSpec
 
 FULL_KEYS = (

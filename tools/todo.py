@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from pydantic import Field
+
+from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 
 MARKS = {"pending": "[ ]", "active": "[>]", "done": "[x]"}
 

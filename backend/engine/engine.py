@@ -78,9 +78,7 @@ class Engine:
             self._reports.append(Failed(request.request_id, f"{len(self._waiting)} requests wait already"))
         else:
             grammar = Grammar(self._tokenizer, request.grammar) if request.grammar else None
-            token_ids, spans = place_images(
-                request.token_ids, request.images, self._runner.config.vocab_size
-            )
+            token_ids, spans = place_images(request.token_ids, request.images, self._runner.config.vocab_size)
             sequence = Sequence(
                 request_id=request.request_id,
                 token_ids=token_ids,

@@ -13,9 +13,8 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3agent.tools.base import ToolContext
-
 from k3agent.errors import ToolError
+from k3agent.tools.base import ToolContext
 
 MAX_SCANNED = 4000
 

@@ -19,11 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from k3agent.errors import ToolError
 from k3agent.tools.support import textio
 from k3agent.tools.support.globs import compile_glob
 from k3agent.tools.support.ignore import is_regular, walk
-
-from k3agent.errors import ToolError
 
 MAX_LINE_CHARS = 300
 POSIX_CLASSES = {

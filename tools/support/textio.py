@@ -16,9 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3agent.tools.support.freshness import digest
-
 from k3agent.errors import ToolError
+from k3agent.tools.support.freshness import digest
 
 MAX_BYTES = 50 * 1024 * 1024
 # Work on files above this size is moved off the event loop.

@@ -10,9 +10,8 @@ import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from k3agent.tools.support.textio import normalise
-
 from k3agent.errors import ToolError
+from k3agent.tools.support.textio import normalise
 
 _HUNK = re.compile(r"@@(?: -(?P<line>\d+)(?:,(?P<count>\d+))? \+\d+(?:,\d+)? @@| line (?P<plain>\d+) @@|.*)")
 _NO_NEWLINE = "\\ No newline"

@@ -137,8 +137,17 @@ def concepts() -> tuple[Concept, ...]:
     return tuple(found)
 
 
-def sample(kind: str, rng: random.Random, words: Words) -> Any:  # noqa: C901, PLR0912 - a table of types
+def sample(kind: str, rng: random.Random, words: Words) -> Any:
     """A value of a parameter type of concepts.txt."""
+    for draw in (_number, _text, _collection):
+        value = draw(kind, rng, words)
+        if value is not None:
+            return value
+    raise ValueError(f"concepts.txt names the unknown parameter type {kind!r}; add it to sample()")
+
+
+def _number(kind: str, rng: random.Random, _: Words) -> int | None:
+    """A number, or None where `kind` is none."""
     integer = rng.randint
     match kind:
         case "int":
@@ -163,18 +172,13 @@ def sample(kind: str, rng: random.Random, words: Words) -> Any:  # noqa: C901, P
             return rng.choice((17, 18, 19, integer(1, 90)))
         case "points":
             return rng.choice((90, 89, 80, 70, 50, 49, integer(0, 100)))
-        case "ints" | "ints0":
-            low = 0 if kind == "ints0" and rng.random() < 0.2 else 1
-            values = [integer(-4, 12) for _ in range(integer(low, 5) if low else 0)]
-            return values + values[:1] if values and rng.random() < 0.2 else values
-        case "nested" | "matrix":
-            size = integer(1, 3)
-            return [[integer(0, 9) for _ in range(size)] for _ in range(size)]
-        case "words":
-            base = [
-                rng.choice((words.noun(), words.noun()[:2], words.adjective())) for _ in range(integer(1, 4))
-            ]
-            return base + base[:1] if rng.random() < 0.3 else base
+    return None
+
+
+def _text(kind: str, rng: random.Random, words: Words) -> str | None:
+    """A text, or None where `kind` is none."""
+    integer = rng.randint
+    match kind:
         case "word":
             return words.noun().capitalize() if rng.random() < 0.3 else words.noun()
         case "letter":
@@ -205,6 +209,27 @@ def sample(kind: str, rng: random.Random, words: Words) -> Any:  # noqa: C901, P
             )
         case "mailok":
             return f"{words.noun()}@{words.noun()}.org"
+        case "role":
+            return rng.choice(("admin", "owner", "guest", "editor"))
+    return None
+
+
+def _collection(kind: str, rng: random.Random, words: Words) -> Any:
+    """A list, dict or tuple, or None where `kind` is none."""
+    integer = rng.randint
+    match kind:
+        case "ints" | "ints0":
+            low = 0 if kind == "ints0" and rng.random() < 0.2 else 1
+            values = [integer(-4, 12) for _ in range(integer(low, 5) if low else 0)]
+            return values + values[:1] if values and rng.random() < 0.2 else values
+        case "nested" | "matrix":
+            size = integer(1, 3)
+            return [[integer(0, 9) for _ in range(size)] for _ in range(size)]
+        case "words":
+            base = [
+                rng.choice((words.noun(), words.noun()[:2], words.adjective())) for _ in range(integer(1, 4))
+            ]
+            return base + base[:1] if rng.random() < 0.3 else base
         case "dict":
             return {words.noun(): integer(1, 20) for _ in range(integer(1, 3))}
         case "rows":
@@ -213,9 +238,7 @@ def sample(kind: str, rng: random.Random, words: Words) -> Any:  # noqa: C901, P
             return [(integer(1, 9), integer(1, 5)) for _ in range(integer(1, 3))]
         case "pair":
             return (integer(0, 9), integer(0, 9))
-        case "role":
-            return rng.choice(("admin", "owner", "guest", "editor"))
-    raise ValueError(f"concepts.txt names the unknown parameter type {kind!r}; add it to sample()")
+    return None
 
 
 def replace_words(text: str, table: dict[str, str]) -> str:
@@ -298,10 +321,16 @@ def instantiate(
         hints=[HINTS.get(kind, "str") for _, kind in concept.params],
     )
     words.used.add(name)
+    add_cases(func, concept, rng, words, cases)
+    return func if func.cases else None
+
+
+def add_cases(func: Func, concept: Concept, rng: random.Random, words: Words, count: int) -> None:
+    """Give a function up to `count` different calls with the values it returns."""
     function = compile_function(func)
     seen: set[str] = set()
-    for _ in range(cases * 5):
-        if len(func.cases) >= cases:
+    for _ in range(count * 5):
+        if len(func.cases) >= count:
             break
         args = tuple(sample(kind, rng, words) for _, kind in concept.params)
         if repr(args) in seen:
@@ -312,7 +341,6 @@ def instantiate(
         except (ArithmeticError, ValueError, LookupError, TypeError):
             continue
         func.cases.append((args, value))
-    return func if func.cases else None
 
 
 def copy_value(value: Any) -> Any:

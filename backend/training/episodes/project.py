@@ -176,7 +176,12 @@ def cross_use(project: Project, rng: random.Random, words: Words) -> None:
                     )
                 )
             module.functions.append(user)
-    for module in modules:
+    repeat_names(project, rng, words)
+
+
+def repeat_names(project: Project, rng: random.Random, words: Words) -> None:
+    """Decoys: names that nearly or wholly repeat those of the project."""
+    for module in project.modules:
         if module.consts and rng.random() < 0.3:
             const = rng.choice(module.consts)
             decoy = draw_const(rng, words, project.style)
@@ -190,8 +195,8 @@ def cross_use(project: Project, rng: random.Random, words: Words) -> None:
             const = rng.choice(module.consts)
             user = Func(words.function(project.style.naming), [], [f"    return {const.name}"], "")
             module.functions.append(user)
-        if len(modules) > 1 and module.functions and rng.random() < 0.12:
-            other = rng.choice(modules)
+        if len(project.modules) > 1 and module.functions and rng.random() < 0.12:
+            other = rng.choice(project.modules)
             func = rng.choice(module.functions)
             if other is not module and all(item.name != func.name for item in other.functions):
                 twin = Func(func.name, list(func.params), ["    return None"], "")

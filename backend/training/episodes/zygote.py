@@ -23,6 +23,9 @@ from typing import Any
 
 HEADER = struct.Struct("<I")
 TIMEOUT_S = 10
+STOPPED_CODE = 124
+MAX_OUTPUT_BYTES = 4 << 20
+"""Beyond it the program is stopped: it prints without end, and its tail would fill the memory."""
 UNUSED = (
     "cacheprovider faulthandler unraisableexception threadexception doctest junitxml pastebin "
     "logging recwarn stepwise"
@@ -69,6 +72,8 @@ class Zygote:
             os.close(self._answer)
             try:
                 _serve(ask_read, answer_write)
+            except (BrokenPipeError, EOFError):
+                pass  # the parent has ended, perhaps in the middle of a command: nobody is left to tell
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -145,23 +150,29 @@ def _fork_and_run(folder: str, argv: list[str]) -> tuple[str, int]:
                 sys.stderr.flush()
             os._exit(code)
     os.close(writer)
+    output, ended = _collect(reader, time.monotonic() + TIMEOUT_S)
+    os.close(reader)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    _, wait_status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(wait_status) if ended else STOPPED_CODE
+    return output.decode("utf-8", "replace"), code
+
+
+def _collect(reader: int, end: float) -> tuple[bytes, bool]:
+    """What comes out of a pipe, and whether it ended before the time `end` and within the size allowed."""
     pieces: list[bytes] = []
-    end = time.monotonic() + TIMEOUT_S
-    status: int | None = None
-    while True:
-        ready, _, _ = select.select([reader], [], [], max(0.0, end - time.monotonic()))
-        if not ready:
-            os.kill(pid, signal.SIGKILL)
-            status = 124
-            break
+    size = 0
+    while size < MAX_OUTPUT_BYTES:
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            return b"".join(pieces), False
         piece = os.read(reader, 65536)
         if not piece:
-            break
+            return b"".join(pieces), True
         pieces.append(piece)
-    os.close(reader)
-    _, wait_status = os.waitpid(pid, 0)
-    code = status if status is not None else os.waitstatus_to_exitcode(wait_status)
-    return b"".join(pieces).decode("utf-8", "replace"), code
+        size += len(piece)
+    return b"".join(pieces), False
 
 
 def _child(folder: str, argv: list[str]) -> int:

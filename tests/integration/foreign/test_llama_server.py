@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_setup import (
+from support.foreign_setup import (
     ROOT,
     TASKS,
     Call,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from foreign_setup import ROOT, JailedBench, Server, calls_of, fill, serving, texts_of, why_no_jail
+from support.foreign_setup import ROOT, JailedBench, Server, calls_of, fill, serving, texts_of, why_no_jail
 
 VARIABLE = "K3AGENT_VLLM_PYTHON"
 OPEN, CLOSE, SEP = "<|open|>", "<|close|>", "<|sep|>"

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+
+from k3agent.errors import ToolError
 from k3agent.tools import BUILTIN
 from k3agent.tools.base import Question, ToolContext, ToolOutput
 from k3agent.tools.jobs import JobTable
 from k3agent.tools.sandbox.none import NoSandbox
 from k3agent.tools.support.freshness import Freshness
-
-from k3agent.errors import ToolError
 
 
 async def nobody(question: Question) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from k3agent.tools.support import ripgrep
 
 PROGRAM = ripgrep.find_ripgrep()

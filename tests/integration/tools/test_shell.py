@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from k3agent.tools import jobs as jobs_module
 from k3agent.tools.jobs import JobTable, reap_orphans
 from k3agent.tools.support import processes, truncate

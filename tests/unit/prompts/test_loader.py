@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from k3agent.prompts import loader
 
 

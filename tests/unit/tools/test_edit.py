@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from k3agent.tools.support import matching, textio
 
 SMALL = "def f():\n    return 1\n\n\ndef g():\n    return 1\n"

@@ -5,6 +5,7 @@ import os
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from k3agent.tools.support import textio, unified
 
 

@@ -1,10 +1,10 @@
 """Paths are judged as what they really are."""
 
 import pytest
-from k3agent.tools import BUILTIN
-from k3agent.tools.support import paths
 
 from k3agent.errors import ToolError
+from k3agent.tools import BUILTIN
+from k3agent.tools.support import paths
 
 
 def test_access_names_the_resolved_path(ctx, tmp_path):

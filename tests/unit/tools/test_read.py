@@ -3,6 +3,7 @@
 import os
 
 import pytest
+
 from k3agent.tools import read
 from k3agent.tools.support import textio
 

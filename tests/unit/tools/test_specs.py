@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from k3agent.prompts.loader import load
 from k3agent.tools import BUILTIN, COMPACT
 from k3agent.tools.specs import spec

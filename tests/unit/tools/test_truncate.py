@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from k3agent.tools.support.truncate import clean, excerpt, one_line
 
 

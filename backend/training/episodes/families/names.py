@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Callable
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.facts import extension
@@ -354,29 +355,35 @@ def rename_file(ctx: Setting) -> Plan | None:
         tail = f" Imports adapted in {quoted(changed)}." if changed else ""
         return "Done.", f"Renamed `{old}` to `{new}`.{tail}"
 
-    expected: dict[str, str | None] = {path: None, target: ctx.facts.files[path]}
+    importers = {p for p, _, line in lines if re.match(r"\s*(import|from) ", line)}
+    if path in importers:
+        return None
+    check = _file_renamed(stem, importers, {path: None, target: ctx.facts.files[path]})
+    return Plan(
+        "rename_file", "rename", {"old_path": shown, "new_path": named}, play, check, ("file", target)
+    )
+
+
+def _file_renamed(
+    stem: str, importers: set[str], expected: dict[str, str | None]
+) -> Callable[[Outcome], str | None]:
+    """The check that the file has its new name and that no importer knows the old one."""
 
     def check(outcome: Outcome) -> str | None:
-        importers = {p for p, _, line in lines if re.match(r"\s*(import|from) ", line)}
         for other in importers:
             if re.search(
                 rf"^\s*(import|from) [\w.]*\b{re.escape(stem)}\b", outcome.after.get(other, ""), re.MULTILINE
             ):
                 return f"{other} still imports the old name"
-        wrong = checks.writes(expected)(
+        return checks.writes(expected)(
             Outcome(
                 {k: v for k, v in outcome.before.items() if k not in importers},
                 {k: v for k, v in outcome.after.items() if k not in importers},
                 outcome.answer,
             )
         )
-        return wrong
 
-    if path in {p for p, _, line in lines if re.match(r"\s*(import|from) ", line)}:
-        return None
-    return Plan(
-        "rename_file", "rename", {"old_path": shown, "new_path": named}, play, check, ("file", target)
-    )
+    return check
 
 
 @goal("move_file", "replace", 0.9, level=1)

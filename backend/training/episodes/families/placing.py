@@ -344,35 +344,7 @@ def add_key(ctx: Setting) -> Plan | None:
             if kind in ("yaml", "yml", "env")
             else open_file(session, shown, f"Add {key} with {said} to {shown}. Read it.", limit=40)
         )
-        ending = extension(view.path)
-        if ending == "json":
-            number, first = view.lines[0]
-            if first.strip() != "{" or len(view.lines) < 3:
-                raise Report(
-                    "That JSON is not in lines.",
-                    f"I cannot safely add a key to `{view.path}`: it is not written in lines.",
-                )
-            lead = re.match(r"\s*", view.lines[1][1])[0]  # type: ignore[index]
-            change_line(
-                session,
-                view.path,
-                number,
-                "{",
-                f'{{\n{lead}"{key}": {value},',
-                f"Line {number} opens it. Add the key first, with a comma.",
-            )
-        elif ending == "toml":
-            number, first = view.lines[0]
-            change_line(
-                session,
-                view.path,
-                number,
-                first,
-                f"{key} = {value}\n{first}",
-                "Add it at the top, before any section.",
-            )
-        else:
-            append(session, view, f"{key}={value}" if ending == "env" else f"{key}: {value}")
+        _put_key(session, view, key, value)
         return "The diff shows it.", f"Added `{key}` with `{value}` to `{view.path}`."
 
     def check(outcome: Outcome) -> str | None:
@@ -383,6 +355,39 @@ def add_key(ctx: Setting) -> Plan | None:
     if kind == "json" and (not text.startswith("{\n") or text.count("\n") < 3):
         return None
     return Plan("add_key", "addline", {"key": key, "value": said, "path": shown}, play, check, ("key", key))
+
+
+def _put_key(session: Session, view: View, key: str, value: str) -> None:
+    """Write the key where its kind of file takes it: JSON and TOML at the top, the others at the end."""
+    ending = extension(view.path)
+    if ending == "json":
+        number, first = view.lines[0]
+        if first.strip() != "{" or len(view.lines) < 3:
+            raise Report(
+                "That JSON is not in lines.",
+                f"I cannot safely add a key to `{view.path}`: it is not written in lines.",
+            )
+        lead = re.match(r"\s*", view.lines[1][1])[0]  # type: ignore[index]
+        change_line(
+            session,
+            view.path,
+            number,
+            "{",
+            f'{{\n{lead}"{key}": {value},',
+            f"Line {number} opens it. Add the key first, with a comma.",
+        )
+    elif ending == "toml":
+        number, first = view.lines[0]
+        change_line(
+            session,
+            view.path,
+            number,
+            first,
+            f"{key} = {value}\n{first}",
+            "Add it at the top, before any section.",
+        )
+    else:
+        append(session, view, f"{key}={value}" if ending == "env" else f"{key}: {value}")
 
 
 def _key_added(kind: str, before: str, after: str, key: str, value: str) -> str | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from model_harness import Harness, Place
+from support.model_harness import KIMI_LINEAR, Harness, Place
 from support.tiny_k3 import write_tiny_k3
 
 from k3agent.backend.config import PAGE_SIZE
@@ -15,16 +15,6 @@ from k3agent.backend.model.weights import load_model
 
 MakeHarness = Callable[..., Harness]
 EXACT = {"rtol": 0.0, "atol": 1e-10}
-KIMI_LINEAR = {
-    "attn_res_block_size": None,
-    "q_lora_rank": None,
-    "mla_use_output_gate": False,
-    "hidden_act": "silu",
-    "routed_expert_hidden_size": None,
-    "latent_moe_use_norm": False,
-    "routed_scaling_factor": 2.446,
-    "linear_attn_config": {"use_full_rank_gate": False, "gate_lower_bound": None},
-}
 
 
 def ids(count: int, seed: int = 1) -> torch.Tensor:

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from model_harness import Harness
+from support.model_harness import KIMI_LINEAR, Harness
 from support.threads import ThreadComm, on_ranks
 from support.tiny_k3 import write_tiny_k3
-from test_consistency import KIMI_LINEAR
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError

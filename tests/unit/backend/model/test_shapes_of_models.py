@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from model_harness import Harness, Place
+from support.model_harness import Harness, Place
 from support.tiny_k3 import write_tiny_k3
 
 from k3agent.backend.config import PAGE_SIZE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_harness import Harness
+from support.model_harness import Harness
 
 from k3agent.backend.model.random_weights import write_random
 from k3agent.backend.model.weights import load_model

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from model_harness import Harness, Place
+from support.model_harness import Harness, Place
 from support.tiny_k3 import write_tiny_k3
 
 from k3agent.backend.config import ModelConfig

@@ -1,5 +1,6 @@
 """Encoded episodes are token for token what the server renders, with loss on the assistant's words only."""
 
+import json
 from itertools import islice
 
 import pytest
@@ -9,6 +10,7 @@ from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.training import encode
 from k3agent.backend.training.episodes.player import Player
 from k3agent.prompts.loader import load
+from k3agent.providers.schema import wire_schema
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +48,11 @@ def test_texts_are_pieces_of_conversations() -> None:
     found = list(islice(encode.texts(2), 50))
     assert found[0] == load("system/compact")
     assert all(isinstance(text, str) for text in found)
+
+
+def test_schemas_of_the_compact_tools_go_over_the_wire_as_they_are() -> None:
+    for declaration in encode.tool_declarations():
+        parameters = declaration["function"]["parameters"]
+        assert json.dumps(wire_schema(parameters)) == json.dumps(parameters)
+        odd = {**parameters, "format": "date"}
+        assert json.dumps(wire_schema(odd)) != json.dumps(odd)

@@ -16,7 +16,7 @@ from k3agent.backend.training.episodes.expressions import described_function
 from k3agent.backend.training.episodes.families.values import fit_value, split_value
 from k3agent.backend.training.episodes.mutate import find_bug, with_bug
 from k3agent.backend.training.episodes.project import draw_project
-from k3agent.backend.training.episodes.testruns import parse_run, name_under_test
+from k3agent.backend.training.episodes.testruns import name_under_test, parse_run
 from k3agent.backend.training.episodes.words import Words
 from k3agent.backend.training.episodes.zygote import Zygote, parse_python
 
@@ -121,7 +121,11 @@ def test_test_output_is_understood(tmp_path: Path) -> None:
     assert not run.ok
     assert [item.name for item in run.failures] == ["test_add"]
     assert run.failures[0].places == [("test_m.py", 5, "test_add", "assert add(2, 3) == 5")]
-    assert name_under_test("assert add(2, 3) == 5") == name_under_test("self.assertEqual(m.add(2, 3), 5)") == "add"
+    assert (
+        name_under_test("assert add(2, 3) == 5")
+        == name_under_test("self.assertEqual(m.add(2, 3), 5)")
+        == "add"
+    )
 
 
 def plain(text: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from support.headless import Bench, Ran
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("unshare", "nsenter", "ip", "mount")
 MOUNTS = (
     "mount --make-rprivate / && mount --bind {root} {root} && mount -o remount,bind,ro / && "

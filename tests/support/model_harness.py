@@ -10,6 +10,17 @@ from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch, allocate_cache
 from k3agent.backend.model.k3 import K3ForCausalLM
 
+KIMI_LINEAR = {
+    "attn_res_block_size": None,
+    "q_lora_rank": None,
+    "mla_use_output_gate": False,
+    "hidden_act": "silu",
+    "routed_expert_hidden_size": None,
+    "latent_moe_use_norm": False,
+    "routed_scaling_factor": 2.446,
+    "linear_attn_config": {"use_full_rank_gate": False, "gate_lower_bound": None},
+}
+
 
 @dataclass
 class Place:

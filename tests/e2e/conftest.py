@@ -1,6 +1,0 @@
-"""Makes `tests/support` importable as `support`."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
