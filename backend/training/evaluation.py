@@ -61,12 +61,12 @@ class GeneratedTask:
         return self.plan.check(Outcome(dict(self.files), read_tree(folder), answers[-1] if answers else ""))
 
 
-def generate(family: str, count: int, seed: int, held_out: bool) -> list[GeneratedTask]:
-    """Tasks of a family; the same seed gives the same tasks."""
-    rng = random.Random(f"evaluation/{family}/{seed}/{held_out}")
+def generate(family: str, count: int, seed: int, held_out: bool, part: str = "") -> list[GeneratedTask]:
+    """Tasks of a family; the same seed gives the same tasks. `part` overrides which wordings are used."""
+    rng = random.Random(f"evaluation/{family}/{seed}/{held_out}/{part}")
     tasks: list[GeneratedTask] = []
     while len(tasks) < count:
-        words = Words(rng, held_out)
+        words = Words(rng, held_out, part)
         project = draw_project(rng, words)
         plan = draw_plan(Setting(Facts(dict(project.files)), rng, words, project), 2, family)
         if plan is None:
@@ -74,7 +74,7 @@ def generate(family: str, count: int, seed: int, held_out: bool) -> list[Generat
         files = dict(project.files)
         if plan.prepare is not None:
             plan.prepare(files)
-        prompt = plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, rng, held_out)
+        prompt = plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, rng, words.part)
         tasks.append(GeneratedTask(f"{family}-{len(tasks):03d}-{plan.goal}", family, [prompt], files, plan))
     return tasks
 
@@ -239,6 +239,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--tasks", default="20-per-family", help="how many tasks a family, such as 20-per-family")
     add("--families", default=",".join(FAMILIES), help="comma list")
     add("--held-out", action="store_true", help="words and wordings that training never sees")
+    add("--hard", action="store_true", help="held-out words, and wordings that are strange on purpose")
     add("--seed", type=int, default=1)
     add("--jobs", type=int, default=1, help="tasks side by side")
     add("--k3agent", default="k3agent", help="the command to evaluate")
@@ -265,7 +266,9 @@ def draw_tasks(options: argparse.Namespace) -> list[Task]:
         tasks = [
             task
             for family in options.families.split(",")
-            for task in generate(family, count, options.seed, options.held_out)
+            for task in generate(
+                family, count, options.seed, options.held_out or options.hard, "hard" if options.hard else ""
+            )
         ]
     return [task for task in tasks if re.search(options.only, task.name)]
 

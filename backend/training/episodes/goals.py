@@ -252,5 +252,5 @@ def joined(ctx: Setting) -> Plan | None:
         wrong = first.check(Outcome(outcome.before, middle[-1], answers[-2]))
         return wrong or second.check(Outcome(middle[-1], outcome.after, answers[-1]))
 
-    prompt = say_joined((first.goal, first.slots), (second.goal, second.slots), ctx.rng, ctx.words.held_out)
+    prompt = say_joined((first.goal, first.slots), (second.goal, second.slots), ctx.rng, ctx.words.part)
     return Plan(f"join:{first.goal}", first.family, {}, play, check, second.subject, prompt)

@@ -48,9 +48,12 @@ class Episode:
 class Player:
     """One source of episodes with its own folder and random numbers."""
 
-    def __init__(self, seed: int, worker: int = 0, *, held_out: bool = False, strict: bool = False) -> None:
-        self.rng = random.Random(f"{seed}/{worker}/{held_out}")
+    def __init__(
+        self, seed: int, worker: int = 0, *, held_out: bool = False, part: str = "", strict: bool = False
+    ) -> None:
+        self.rng = random.Random(f"{seed}/{worker}/{held_out}/{part}")
         self.held_out = held_out
+        self.part = part or ("held_out" if held_out else "train")
         self.strict = strict
         self.box = Toolbox(Workspace())
         self.rejected: Counter[str] = Counter()
@@ -64,7 +67,7 @@ class Player:
     def episodes(self, stage: int) -> Iterator[Episode]:
         """Episodes without end."""
         while True:
-            words = Words(self.rng, self.held_out)
+            words = Words(self.rng, self.held_out, self.part)
             project = draw_project(
                 self.rng, words, size=self.rng.choice((1, 1, 2, 2)) if stage == 0 else None
             )
@@ -136,7 +139,7 @@ class Player:
             plan.setup(workspace.root)
         before = workspace.snapshot()
         session.user(
-            plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, self.rng, self.held_out)
+            plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, self.rng, self.part)
         )
         think, answer = played(plan, session)
         session.answer(answer, think)

@@ -8,16 +8,18 @@ Said = tuple[str, dict[str, str]]
 FOLLOW_SHARE = 0.35
 
 
-def say(name: str, slots: dict[str, str], rng: random.Random, held_out: bool, *, later: bool = False) -> str:
-    """A wording of the goal with its slots; `later`: something was said before."""
-    text = grammar.phrase(catalog.goal(name), slots, rng, held_out=held_out)
+def say(name: str, slots: dict[str, str], rng: random.Random, part: str, *, later: bool = False) -> str:
+    """A wording of the goal with its slots, from a part of the templates (`grammar.PARTS`); `later`: something
+    was said before.
+    """
+    text = grammar.phrase(catalog.goal(name), slots, rng, part=part)
     return join.follow_up(text, rng) if later and rng.random() < FOLLOW_SHARE else text
 
 
-def say_joined(first: Said, second: Said, rng: random.Random, held_out: bool) -> str:
+def say_joined(first: Said, second: Said, rng: random.Random, part: str) -> str:
     """Both in one message."""
     texts = [
-        grammar.phrase(catalog.goal(name), slots, rng, held_out=held_out, noise=False)
+        grammar.phrase(catalog.goal(name), slots, rng, part=part, noise=False)
         for name, slots in (first, second)
     ]
     return join.join(texts[0], texts[1], rng)

@@ -112,11 +112,15 @@ def pascal(words: list[str]) -> str:
 
 
 class Words:
-    """Draws words and names, from the training part or from the held-out part, never twice the same name."""
+    """Draws words and names, from the training part or from the held-out part, never twice the same name.
 
-    def __init__(self, rng: random.Random, held_out: bool = False) -> None:
+    `part` tells which wordings go with them (`wordings.grammar.PARTS`).
+    """
+
+    def __init__(self, rng: random.Random, held_out: bool = False, part: str = "") -> None:
         self.rng = rng
         self.held_out = held_out
+        self.part = part or ("held_out" if held_out else "train")
         pools = POOLS[held_out]
         self._nouns, self._verbs, self._adjectives = pools
         self.used: set[str] = set()

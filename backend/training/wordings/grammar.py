@@ -1,6 +1,6 @@
 """Turns hand-written request wordings into user messages: template grammar, slot quoting, noise.
 
-API: `phrase(goal, slots, rng, held_out=False, noise=True)`; `goal` is `catalog.goal("set_const")` or from a
+API: `phrase(goal, slots, rng, part="train", noise=True)`; `goal` is `catalog.goal("set_const")` or from a
 family's `GOALS`, `slots` gives each name of `goal.slots` its text, which comes out verbatim. In templates
 `(a|b)` picks one, `[a]` is optional, `{slot!}` stays bare, `\\n` breaks a line, a backslash escapes the next sign.
 """
@@ -13,6 +13,10 @@ from pathlib import Path
 from random import Random
 
 from k3agent.backend.training.wordings.noise import dress
+from k3agent.backend.training.wordings.split import split
+
+PARTS = ("train", "held_out", "hard")
+"""Templates for training, templates it never sees, and templates that are strange on purpose (never seen either)."""
 
 STYLES = ("name", "value", "text", "code", "raw")
 """How a slot may be quoted: `name` bare or quoted like the other names of the message, `value` bare or in
@@ -57,18 +61,18 @@ class Goal:
     """Complete messages (chat, refusals): no greeting, politeness or context is put around them."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Slots that need not be given and need not stand in every template, such as the kind of a definition."""
-    compiled: dict[bool, list[tuple[Node, ...]]] = field(default_factory=dict, repr=False, compare=False)
+    hard: tuple[str, ...] = ()
+    compiled: dict[str, list[tuple[Node, ...]]] = field(default_factory=dict, repr=False, compare=False)
 
-    def templates(self, held_out: bool) -> list[tuple[Node, ...]]:
-        """The compiled templates of one split."""
-        found = self.compiled.get(held_out)
+    def templates(self, part: str) -> list[tuple[Node, ...]]:
+        """The compiled templates of one part; a goal without hard ones gives its held-out ones."""
+        found = self.compiled.get(part)
         if found is None:
-            found = [compile_template(text) for text in (self.held_out if held_out else self.train)]
+            texts = {"train": self.train, "held_out": self.held_out, "hard": self.hard or self.held_out}[part]
+            found = [compile_template(text) for text in texts]
             if not found:
-                raise WordingError(
-                    f"goal {self.name} has no {'held-out' if held_out else 'training'} templates; add some"
-                )
-            self.compiled[held_out] = found
+                raise WordingError(f"goal {self.name} has no {part} templates; add some")
+            self.compiled[part] = found
         return found
 
 
@@ -210,13 +214,13 @@ class Habit:
 
 
 def phrase(
-    goal: Goal, slots: Mapping[str, str], rng: Random, held_out: bool = False, noise: bool = True
+    goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train", noise: bool = True
 ) -> str:
     """A user message that asks for the goal with these slot values.
 
     Without `noise` the message is the plain template, mostly lower case and without final full stop.
     """
-    templates = goal.templates(held_out)
+    templates = goal.templates(part)
     pieces: list[str | Slot] = []
     _flatten(templates[int(rng.random() * len(templates))], rng, pieces)
     habit = Habit.draw(rng)
@@ -247,8 +251,8 @@ def load_family(family: str) -> dict[str, Goal]:
     """The goals written in `texts/<family>/*.txt`.
 
     A goal starts with `@goal NAME slot:style ...` (or `@light NAME` for complete messages); its lines are
-    training templates until `@held_out`. `slot:style=word` is an optional slot with that default.
-    Lines starting with `#` are comments.
+    templates that earlier weights were trained on, until `@fresh`: of those after it a part is held out.
+    `slot:style=word` is an optional slot with that default. Lines starting with `#` are comments.
     """
     goals: dict[str, Goal] = {}
     for path in sorted((_TEXTS / family).glob("*.txt")):
@@ -261,28 +265,41 @@ def load_family(family: str) -> dict[str, Goal]:
     return goals
 
 
+@cache
+def hard_templates() -> dict[str, tuple[str, ...]]:
+    """The hard templates of texts/hard.txt by goal."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in (_TEXTS / "hard.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("@hard "):
+            name = line.split()[1]
+        elif line.strip() and not line.startswith("#"):
+            found.setdefault(name, []).append(line.strip())
+    return {name: tuple(lines) for name, lines in found.items()}
+
+
 def _parse(path: Path) -> list[Goal]:
     """The goals of one text file."""
     goals: list[Goal] = []
     head: str | None = None
-    splits: tuple[list[str], list[str]] = ([], [])
+    parts: tuple[list[str], list[str]] = ([], [])
     into = 0
     for line in [*path.read_text(encoding="utf-8").splitlines(), "@end"]:
         if not line.strip() or line.startswith("#"):
             continue
         if not line.startswith("@"):
-            splits[into].append(line.strip())
-        elif line.strip() == "@held_out":
+            parts[into].append(line.strip())
+        elif line.strip() == "@fresh":
             into = 1
         else:
             if head:
-                goals.append(_goal(head, path, tuple(splits[0]), tuple(splits[1])))
-            splits, into = ([], []), 0
+                goals.append(_goal(head, path, tuple(parts[0]), tuple(parts[1])))
+            parts, into = ([], []), 0
             head = line
     return goals
 
 
-def _goal(line: str, path: Path, train: tuple[str, ...], held_out: tuple[str, ...]) -> Goal:
+def _goal(line: str, path: Path, seen: tuple[str, ...], fresh: tuple[str, ...]) -> Goal:
     """The goal whose `@` line this is."""
     kind, *rest = line.split()
     if kind not in ("@goal", "@light") or not rest:
@@ -298,4 +315,7 @@ def _goal(line: str, path: Path, train: tuple[str, ...], held_out: tuple[str, ..
         slots[name] = style
         if optional:
             defaults[name] = default
-    return Goal(rest[0], slots, train, held_out, kind == "@light", defaults)
+    train, held_out = split(seen, fresh)
+    return Goal(
+        rest[0], slots, train, held_out, kind == "@light", defaults, hard_templates().get(rest[0], ())
+    )

@@ -1,0 +1,83 @@
+"""Which templates training never sees: near-duplicates stay together, and a checksum chooses among those that no
+earlier training saw.
+"""
+
+import re
+import zlib
+from functools import cache
+from random import Random
+
+ALIKE = 0.6
+"""Templates that share more of their words than this stay on one side."""
+HELD_OUT_PERCENT = 35
+"""Of the groups that no training saw."""
+FEWEST = 4
+"""Held-out templates that every goal has, where it has so many that no training saw."""
+_SLOT = re.compile(r"\{\w+!?\}")
+_WORD = re.compile(r"[a-z']+")
+_EXPANSIONS = 8
+
+
+@cache
+def word_sets(template: str) -> tuple[frozenset[str], ...]:
+    """The word sets of some expansions of a template, slots left out."""
+    from k3agent.backend.training.wordings.grammar import (
+        expand,  # lazy: the grammar loads texts with this module
+    )
+
+    rng = Random(0)
+    count = _EXPANSIONS if "[" in template or "|" in template else 1
+    texts = {expand(template, rng) for _ in range(count)}
+    return tuple(frozenset(_WORD.findall(_SLOT.sub(" ", text).lower())) for text in sorted(texts))
+
+
+def alike(one: str, two: str) -> float:
+    """The largest share of common words of two templates' expansions."""
+    return max(len(a & b) / max(len(a | b), 1) for a in word_sets(one) for b in word_sets(two))
+
+
+def groups(templates: tuple[str, ...]) -> list[list[str]]:
+    """Templates in groups such that no two of different groups are alike."""
+    bits: dict[str, int] = {}
+    masks = [
+        [sum(1 << bits.setdefault(word, len(bits)) for word in words) for words in word_sets(template)]
+        for template in templates
+    ]
+    parent = list(range(len(templates)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    for index, mine in enumerate(masks):
+        for other in range(index):
+            if root(index) != root(other) and _any_alike(mine, masks[other]):
+                parent[root(index)] = root(other)
+    found: dict[int, list[str]] = {}
+    for index, template in enumerate(templates):
+        found.setdefault(root(index), []).append(template)
+    return list(found.values())
+
+
+def _any_alike(mine: list[int], others: list[int]) -> bool:
+    """Whether two expansions share more than the limit of their words."""
+    return any((a & b).bit_count() > ALIKE * (a | b).bit_count() for a in mine for b in others)
+
+
+def split(seen: tuple[str, ...], fresh: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(for training, held out); held-out ones come from `fresh` and are like nothing in training."""
+    known = set(seen)
+    ranked = sorted(
+        (zlib.crc32(min(group).encode()) % 10_000, group)
+        for group in groups(seen + fresh)
+        if not known & set(group)
+    )
+    held_out: set[str] = set()
+    for rank, group in ranked:
+        if rank < HELD_OUT_PERCENT * 100 or len(held_out) < FEWEST:
+            held_out |= set(group)
+    return seen + tuple(item for item in fresh if item not in held_out), tuple(
+        item for item in fresh if item in held_out
+    )
