@@ -54,9 +54,7 @@ class Progress:
         self._said_at = 0.0
 
     def line(self, text: str, style: str = "") -> None:
-        if self._is_mid_line:
-            self._write("\n")
-            self._is_mid_line = False
+        self._end_line()
         self._clear_status()
         self._write(self._styled(clean(text), style) + "\n")
 
@@ -71,6 +69,8 @@ class Progress:
             case ReasoningStreamed() if self._has_color:
                 self._stream(event.text)
             case MessageAdded(message=message) if message.role is Role.ASSISTANT:
+                # The answer itself goes to standard output, which may be the same terminal.
+                self._end_line()
                 if message.calls and message.text.strip():
                     self.line(message.text.strip())
             case CallProposed():
@@ -132,14 +132,17 @@ class Progress:
             return
         text = f"reading the prompt: {100 * event.done // event.total} % of {event.total} tokens"
         if self._has_color:
-            if self._is_mid_line:
-                self._write("\n")
-                self._is_mid_line = False
+            self._end_line()
             self._write(self._styled(f"\r{text}\x1b[K", "dim"))
             self._has_status = True
         elif now - self._said_at >= _LOG_EVERY_S:
             self._said_at = now
             self.line(text)
+
+    def _end_line(self) -> None:
+        if self._is_mid_line:
+            self._write("\n")
+            self._is_mid_line = False
 
     def _clear_status(self) -> None:
         if self._has_status:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from k3agent.events import Noticed, PrefillProgressed
+from k3agent.events import MessageAdded, Noticed, PrefillProgressed, ReasoningStreamed
 from k3agent.headless import progress as progress_module
 from k3agent.headless.progress import Progress
-from k3agent.types import SessionId
+from k3agent.types import Message, MessageId, Origin, ReasoningPart, Role, SessionId, TextPart
 
 
 def event(kind: type[Any], **fields: Any) -> Any:
@@ -54,3 +54,19 @@ def test_in_a_log_it_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> No
         progress.event(event(PrefillProgressed, done=done, total=100))
         clock.now += 0.3
     assert said == [f"reading the prompt: {done} % of 100 tokens\n" for done in (7, 41, 75)]
+
+
+def test_the_answer_starts_on_a_line_of_its_own() -> None:
+    said: list[str] = []
+    progress = Progress(said.append, has_color=True)
+    progress.event(event(ReasoningStreamed, text="All pass."))
+    answer = Message(
+        id=MessageId("m"),
+        parent=None,
+        role=Role.ASSISTANT,
+        origin=Origin.MODEL,
+        parts=(ReasoningPart(text="All pass."), TextPart(text="Fixed.")),
+        created_at=datetime.now(UTC),
+    )
+    progress.event(event(MessageAdded, message=answer))
+    assert said[-1] == "\n"
