@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -159,6 +160,19 @@ def created(name: str, text: str) -> Check:
         if text_of(folder, name).strip() != text.strip() or not (folder / name).is_file():
             return f"{name} is {text_of(folder, name)!r}"
         return unchanged(folder, before, but=(name,))
+
+    return check
+
+
+def created_json(name: str, value: object) -> Check:
+    """A new JSON file with this value, however it is laid out."""
+
+    def check(folder: Path, answers: list[str], before: Mapping[str, str]) -> str | None:
+        try:
+            found = json.loads(text_of(folder, name))
+        except ValueError:
+            return f"{name} is {text_of(folder, name)!r}"
+        return f"{name} holds {found!r}" if found != value else unchanged(folder, before, but=(name,))
 
     return check
 

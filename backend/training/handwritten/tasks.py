@@ -7,6 +7,7 @@ from k3agent.backend.training.handwritten.checks import (
     all_of,
     contains,
     created,
+    created_json,
     evaluates,
     honest,
     moved,
@@ -371,7 +372,7 @@ ADDING: list[Row] = [
         "create",
         "bank",
         'Create settings.json with {"currency": "EUR"} in it',
-        created("settings.json", '{"currency": "EUR"}'),
+        created_json("settings.json", {"currency": "EUR"}),
     ),
     (
         "create",
