@@ -62,13 +62,17 @@ class Goal:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Slots that need not be given and need not stand in every template, such as the kind of a definition."""
     hard: tuple[str, ...] = ()
+    num_seen: int = 0
+    """The first templates of `train`, which earlier weights know; together they come as often as all others."""
     compiled: dict[str, list[tuple[Node, ...]]] = field(default_factory=dict, repr=False, compare=False)
 
     def templates(self, part: str) -> list[tuple[Node, ...]]:
         """The compiled templates of one part; a goal without hard ones gives its held-out ones."""
         found = self.compiled.get(part)
         if found is None:
-            texts = {"train": self.train, "held_out": self.held_out, "hard": self.hard or self.held_out}[part]
+            seen, fresh = self.train[: self.num_seen], self.train[self.num_seen :]
+            train = seen + fresh * max(1, round(len(seen) / max(len(fresh), 1)))
+            texts = {"train": train, "held_out": self.held_out, "hard": self.hard or self.held_out}[part]
             found = [compile_template(text) for text in texts]
             if not found:
                 raise WordingError(f"goal {self.name} has no {part} templates; add some")
@@ -316,6 +320,5 @@ def _goal(line: str, path: Path, seen: tuple[str, ...], fresh: tuple[str, ...]) 
         if optional:
             defaults[name] = default
     train, held_out = split(seen, fresh)
-    return Goal(
-        rest[0], slots, train, held_out, kind == "@light", defaults, hard_templates().get(rest[0], ())
-    )
+    hard = hard_templates().get(rest[0], ())
+    return Goal(rest[0], slots, train, held_out, kind == "@light", defaults, hard, len(seen))

@@ -58,6 +58,50 @@ _REASONS = (
     ", that's all", ", nothing else", ", and keep it short", ", just this once", ", carefully", ", if possible",
     " so we can move on", ", it's for the demo", ", our customer wants it", ", I can't do it myself right now",
 )  # fmt: skip
+_FRAMES = (
+    "I would like you to {}", "it would be great if you could {}", "would you be so kind as to {}",
+    "would it be possible for you to {}", "is it possible to {}", "is there a way to {}", "any chance you could {}",
+    "someone has to {}", "we need to {}", "time to {}", "my boss wants me to {}", "I was told to {}", "I have to {}",
+    "I was asked to {}, can you do it for me", "your job is to {}", "your task: {}", "here's what I want: {}",
+    "what I want is to {}", "help me to {}", "help me {}", "how about you {}", "why don't you {}", "do me a favour and {}",
+    "be so good and {}", "I need somebody to {}", "the plan is to {}", "the ticket says: {}", "the reviewer said: {}",
+    "from the mailing list: {}", "the next step is to {}", "if you have a minute, {}", "when you find the time, {}",
+    "may I ask you to {}", "can I ask you to {}", "I'd be grateful if you would {}", "I'm trying to {}",
+    "I tried to {} but failed", "I don't know how to {}", "for homework I must {}", "please to {}", "you can {}",
+    "sorry to bother you, but please {}", "it is my wish that you {}", "we agreed that you {}", "todo for you: {}",
+    "let me ask you to {}", "I want to {}", "I wanna {}", "gotta {}", "pls {} asap", "{} asap", "{} pls", "{} thx",
+    "{}, that would be nice", "{}, if that is not too much trouble", "{} if you can", "{}, can you", "{} (urgent)",
+    "URGENT: {}", "@k3agent {}", "k3agent, {}", "nano: {}", "> {}", "* {}", "- {}", "1) {}", "TODO {}", "task 1: {}",
+)  # fmt: skip
+"""Sentences around a bare command."""
+_QUESTION_FRAMES = (
+    "I keep asking myself: {}", "the question is: {}", "my question: {}", "can you answer this: {}", "riddle me this: {}",
+    "a customer asks: {}", "our trainee asks: {}", "somebody asked me: {}", "in the interview they asked: {}",
+    "before I forget: {}", "one thing I don't get: {}", "maybe you know it: {}", "please answer: {}", "Q: {}", "> {}",
+    "I can't find the answer: {}", "just for my understanding: {}", "for the protocol: {}", "no hurry, but {}", "- {}",
+)  # fmt: skip
+_FILE_ENDS = (".py", ".py", ".md", ".json", ".txt", ".yaml", ".toml", ".js")
+_DISTRACTIONS_BEFORE = (
+    "While reading {file} I noticed something.", "I just looked at {file}, but this is about something else.",
+    "The tests are fine, but there is one thing.", "{file} is fine, leave it.", "{name} works now, thanks to Anna.",
+    "Forget about {file} for now.", "Yesterday we talked about {name}; today it is something else.",
+    "I'm done with {file}.", "Don't worry about {name}.", "{file} is already merged.", "Ignore what I said about {name}.",
+    "I came across this in {file}.", "After reading {file} I have a request.", "This has nothing to do with {name}.",
+    "My colleague works on {file} at the moment.", "We keep {name} as it is.", "Reading {file} gave me an idea.",
+    "The bug in {name} is solved.", "Not urgent like {name}, but still.", "{name} can wait.", "{file} can wait.",
+    "I closed {file} and now this.", "The review of {file} took all morning.", "The meeting was about {name}.",
+)  # fmt: skip
+_DISTRACTIONS_AFTER = (
+    "Leave {file} alone.", "Don't touch {file}.", "{name} stays as it is.", "Anna takes care of {name}.",
+    "{file} comes later.", "I'll do {name} myself.", "We look at {file} another day.", "This is not about {file}.",
+    "I need it because of {name}.", "{name} depends on it.", "Then I can go on with {file}.", "Afterwards I'll check {file}.",
+    "Nothing to do with {name}.", "The rest, like {name}, is fine.",
+)  # fmt: skip
+_THINGS = """
+    load save parse format render send fetch build check order user config report price stock cart invoice
+    email date token cache route file row item total label page query event session
+"""
+_ARTICLES = re.compile(r"(?<![\w'-])(?:the|a|an) (?=[a-z])")
 _QUESTION_OPENERS = (
     "question: ", "quick question: ", "one question: ", "I have a question: ", "tell me, ", "tell me: ", "hey, ", "so, ",
     "ok, ", "hm, ", "hmm, ", "just checking: ", "sorry, ", "sorry if this is obvious: ", "stupid question: ",
@@ -124,6 +168,37 @@ def _swap(texts: list[str], fixed: list[bool], rng: Random) -> None:
     others = _SWAPS[match.group()]
     text = texts[index]
     texts[index] = text[: match.start()] + others[int(rng.random() * len(others))] + text[match.end() :]
+
+
+def _drop_articles(texts: list[str], fixed: list[bool]) -> None:
+    """Without "the" and "a", as people write who think in a language without articles, or who are in a hurry."""
+    for index, text in enumerate(texts):
+        if not fixed[index]:
+            texts[index] = _ARTICLES.sub("", text)
+
+
+def _frame(texts: list[str], fixed: list[bool], frames: tuple[str, ...], rng: Random) -> None:
+    """Put a sentence around the whole message."""
+    head, _, tail = frames[int(rng.random() * len(frames))].partition("{}")
+    _lower_first(texts)
+    texts[0] = head + texts[0]
+    if tail:
+        end = texts[-1]
+        if not fixed[-1] and end.endswith((".", "?")):
+            texts[-1] = end[:-1]
+        texts.append(tail)
+        fixed.append(False)
+
+
+def _distraction(sentences: tuple[str, ...], message: str, rng: Random) -> str:
+    """A sentence about something else, with a made-up file or name that the message does not have."""
+    words = _THINGS.split()
+    first, second = words[int(rng.random() * len(words))], words[int(rng.random() * len(words))]
+    if first in message or second in message:
+        return ""
+    file = first + _FILE_ENDS[int(rng.random() * len(_FILE_ENDS))]
+    sentence = sentences[int(rng.random() * len(sentences))]
+    return sentence.format(file=file, name=f"{first}_{second}")
 
 
 def _lower_first(texts: list[str]) -> None:
@@ -201,20 +276,35 @@ def dress(texts: list[str], fixed: list[bool], light: bool, closable: bool, rng:
     if rng.random() < 0.15 and not light:
         _swap(texts, fixed, rng)
     question = bool(texts) and not fixed[-1] and texts[-1].endswith("?")
-    asking = not light and literal_start and _open(texts, verb, question, rng)
+    framed = not light and literal_start and closable and rng.random() < 0.12 and (verb or question)
+    if rng.random() < 0.04:
+        _drop_articles(texts, fixed)
+    if framed:
+        _frame(texts, fixed, _FRAMES if verb else _QUESTION_FRAMES, rng)
+    asking = not framed and not light and literal_start and _open(texts, verb, question, rng)
     if closable:
         _close(texts, fixed, asking, verb and not light, rng)
     _casing(texts, fixed, literal_start, rng)
-    if rng.random() < 0.05:
+    while rng.random() < 0.08:
         _typo(texts, fixed, rng)
     message = "".join(texts)
     if light:
         return message
+    return _surround(message, literal_start, closable, fixed[-1], rng)
+
+
+def _surround(message: str, literal_start: bool, closable: bool, ends_fixed: bool, rng: Random) -> str:
+    """Now and then a sentence before or after the message: context, or a distraction."""
     roll = rng.random()
     if roll < 0.05:
         before = _BEFORE[int(rng.random() * len(_BEFORE))]
         return f"{before} {message[:1].upper() + message[1:] if literal_start else message}"
     if roll < 0.08 and closable:
-        stop = "" if message.endswith((".", "?", "!")) and not fixed[-1] else "."
+        stop = "" if message.endswith((".", "?", "!")) and not ends_fixed else "."
         return f"{message}{stop} {_AFTER[int(rng.random() * len(_AFTER))]}"
+    if 0.9 < roll < 0.94 and (before := _distraction(_DISTRACTIONS_BEFORE, message, rng)):
+        return f"{before} {message[:1].upper() + message[1:] if literal_start else message}"
+    if roll > 0.98 and closable and (after := _distraction(_DISTRACTIONS_AFTER, message, rng)):
+        stop = "" if message.endswith((".", "?", "!")) and not ends_fixed else "."
+        return f"{message}{stop} {after}"
     return message
