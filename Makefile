@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml requirements.lock
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright --level error
+	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
 	$(BIN)/typos
 
 e2e: $(STAMP)

@@ -51,7 +51,7 @@ class Matvec:
 
     def _through_int8(self, x: Tensor) -> Tensor:
         assert self._int8 is not None
-        return torch._weight_int8pack_mm(x.to(torch.bfloat16).unsqueeze(0), *self._int8)[0]
+        return torch._weight_int8pack_mm(x.to(torch.bfloat16).unsqueeze(0), *self._int8)[0]  # pyright: ignore[reportPrivateImportUsage]
 
 
 def has_int8_kernel() -> bool:

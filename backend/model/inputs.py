@@ -6,7 +6,7 @@ The engine decides what is in a step and which pages and slots it uses; the mode
 from dataclasses import dataclass, field
 
 import torch
-from torch import LongTensor, Tensor
+from torch import Tensor
 
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.errors import BackendError
@@ -19,21 +19,21 @@ __all__ = ["PAGE_SIZE", "CacheTensors", "ForwardBatch", "allocate_cache", "wide_
 class ForwardBatch:
     """One step: B sequences packed into T tokens, in the order of their positions."""
 
-    token_ids: LongTensor
+    token_ids: Tensor
     """[T]"""
     cu_seqlens: list[int]
     """B+1 offsets into the T tokens; sequence b owns rows cu_seqlens[b] to cu_seqlens[b+1]."""
     context_lens: list[int]
     """B counts of tokens that the cache holds of each sequence before this step."""
-    page_table: LongTensor
+    page_table: Tensor
     """[B, P], page of each run of PAGE_SIZE positions; entries past the end of a sequence are ignored."""
     state_slots: list[int]
     """B slots of KDA state, updated in place."""
     has_state: list[bool]
     """False: start from zero, whatever the slot holds."""
-    logits_at: LongTensor | None = None
+    logits_at: Tensor | None = None
     """[N] rows of the T tokens whose logits are wanted; None: the last token of each sequence."""
-    image_rows: LongTensor | None = None
+    image_rows: Tensor | None = None
     """[M] rows of the T tokens that are placeholders of images."""
     image_features: Tensor | None = None
     """[M, D] what stands there instead of their embeddings (K3ForCausalLM.encode_images)."""

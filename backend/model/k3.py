@@ -107,7 +107,7 @@ class Decoder(nn.Module):
     def sites(self) -> Iterator[Site]:
         """Each place where attention residuals are read."""
         for layer in self.layers:
-            yield from (s for s in (layer.attention_site, layer.mlp_site) if s is not None)
+            yield from (s for s in (layer.attention_site, layer.mlp_site) if s is not None)  # pyright: ignore[reportReturnType]
         if self.output_site is not None:
             yield self.output_site
 
@@ -213,9 +213,9 @@ class K3ForCausalLM(nn.Module):
         embeddings = decoder.embed_tokens.weight.detach()
         path = SinglePath(self.config, embeddings, decoder.norm, decoder.output_site, self._int8_decode)
         for layer in decoder.layers:
-            path.append(layer.attention_site, layer.starts_block, layer.input_layernorm, layer.self_attn)
+            path.append(layer.attention_site, layer.starts_block, layer.input_layernorm, layer.self_attn)  # pyright: ignore[reportArgumentType]
             mlp = layer.block_sparse_moe if layer.is_moe else layer.mlp
-            path.append(layer.mlp_site, False, layer.post_attention_layernorm, mlp)
+            path.append(layer.mlp_site, False, layer.post_attention_layernorm, mlp)  # pyright: ignore[reportArgumentType]
         return path
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "K3ForCausalLM":

@@ -29,8 +29,8 @@ INFINITE = [float("inf")] * 3
 
 def autotuners() -> Iterator[Any]:
     """The autotuned kernels that KDA may use."""
-    import fla.ops.kda  # lazy: needs triton
-    from triton.runtime.autotuner import Autotuner  # lazy: as above
+    import fla.ops.kda  # lazy: needs triton  # pyright: ignore[reportMissingImports]
+    from triton.runtime.autotuner import Autotuner  # lazy: as above  # pyright: ignore[reportMissingImports]
 
     assert fla.ops.kda
     seen: set[int] = set()

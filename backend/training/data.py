@@ -237,8 +237,8 @@ class Feed:
         )
         process.start()
         theirs.close()
-        self._workers[mine] = (worker, process)
-        self._heard[mine] = time.monotonic()
+        self._workers[mine] = (worker, process)  # pyright: ignore[reportArgumentType]
+        self._heard[mine] = time.monotonic()  # pyright: ignore[reportArgumentType]
 
     def _read(self) -> None:
         while self._workers and not self._stopped.is_set():

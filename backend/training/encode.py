@@ -49,7 +49,7 @@ def tool_declarations() -> list[Message]:
 
     Providers tidy schemas before they send them; these are tidy already (a test compares the bytes).
     """
-    specs = [spec(tool(), compact=True) for tool in TOOLS]
+    specs = [spec(tool(), compact=True) for tool in TOOLS]  # pyright: ignore[reportArgumentType]
     return [
         {
             "type": "function",

@@ -113,7 +113,7 @@ class Run:
         self.stopped: str | None = None
         self._eval_batches: dict[str, list[Batch]] = {}
         now = time.monotonic()
-        self._last = dict.fromkeys(("log", "eval", "save"), now)
+        self._last: dict[str, float] = dict.fromkeys(("log", "eval", "save"), now)
         self._log_start = (now, self.trainer.num_tokens, 0.0)
         self._stages: dict[str, int] = {}
 

@@ -159,7 +159,7 @@ class Optimizer:
             for group in self._groups:
                 batch = torch.cat(group.views)
                 update = orthogonalise(batch.to(torch.bfloat16) if batch.is_cuda else batch) * group.scale
-                torch._foreach_copy_(group.views, list(update.split([view.shape[0] for view in group.views])))
+                torch._foreach_copy_(group.views, list(update.split([view.shape[0] for view in group.views])))  # pyright: ignore[reportPrivateImportUsage]
             self._apply(
                 p.matrices.master,
                 p.matrices.compute,

@@ -229,7 +229,7 @@ class Buffer:
         ]
         if len(pairs) < len(self.leaves):
             self.grad.zero_()
-        torch._foreach_copy_([view for view, _ in pairs], [grad for _, grad in pairs])
+        torch._foreach_copy_([view for view, _ in pairs], [grad for _, grad in pairs])  # pyright: ignore[reportPrivateImportUsage]
         for leaf in self.leaves.values():
             leaf.grad = None
 

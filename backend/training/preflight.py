@@ -227,8 +227,8 @@ def preflight(options: argparse.Namespace, started: float) -> int:
     report = Report(started)
     StagePlan.parse(options.stage_plan)
     trainer, _ = make_trainer(options)
-    import fla  # lazy: only where there is a GPU
-    import triton
+    import fla  # lazy: only where there is a GPU  # pyright: ignore[reportMissingImports]
+    import triton  # pyright: ignore[reportMissingImports]
 
     report.add(
         python=platform.python_version(),

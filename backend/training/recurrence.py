@@ -77,7 +77,7 @@ class Documents:
         """
         if not self.offsets.is_cuda:
             return
-        from fla.ops.utils.index import prepare_chunk_indices  # lazy: needs triton and a GPU
+        from fla.ops.utils.index import prepare_chunk_indices  # lazy: needs triton and a GPU  # pyright: ignore[reportMissingImports]
 
         _ = self.offsets32
         for part in (self.first, self.rest) if self.shared else (self,):
@@ -143,14 +143,14 @@ def chunked_kda(
         # Padding decays nothing and writes nothing, so this is also the state after the last token.
         last = total[:, :, -1:]
         state = last.exp().mT * state + (kc * (last - total).exp()).mT @ u
-    return _packed(torch.cat(outputs, dim=2)[:, :, : rows.shape[1]], rows, num_tokens), state
+    return _packed(torch.cat(outputs, dim=2)[:, :, : rows.shape[1]], rows, num_tokens), state  # pyright: ignore[reportReturnType]
 
 
 def _kernel(
     inputs: Sequence[Tensor], options: Mapping[str, Any], documents: Documents, state: Tensor | None
 ) -> Any:
     """One call of the GPU kernel. inputs: q, k, v, z [T, H, N] and b [T, H]."""
-    from fla.ops.kda import chunk_kda  # lazy: needs triton and a GPU
+    from fla.ops.kda import chunk_kda  # lazy: needs triton and a GPU  # pyright: ignore[reportMissingImports]
 
     names = ("q", "k", "v", "g", "beta")
     return chunk_kda(
@@ -181,7 +181,7 @@ def kda(
     H] before their sigmoids; A_log: [H]; dt_bias: [H*N]; returns [T, H, N].
     """
     inputs: Sequence[Tensor] = (q, k, v, z, b)
-    run: Callable[..., tuple[Tensor, Tensor]]
+    run: Callable[..., tuple[Tensor, Tensor]]  # pyright: ignore[reportRedeclaration]
     if q.is_cuda:
         options = {"lower_bound": bound, "A_log": A_log, "dt_bias": dt_bias}
 
@@ -199,7 +199,7 @@ def kda(
         def run(
             parts: Sequence[Tensor], docs: Documents, state: Tensor | None, keep: bool
         ) -> tuple[Tensor, Tensor]:
-            return chunked_kda(*parts, docs, state)
+            return chunked_kda(*parts, docs, state)  # pyright: ignore[reportCallIssue]
 
     if not documents.shared:
         return run(inputs, documents, None, False)[0].to(q.dtype)
@@ -287,7 +287,7 @@ class _SharedAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, out, lse, *states = ctx.saved_tensors
         documents, grad = ctx.documents, grad.contiguous()
         n, whole = documents.shared, _single(q.shape[0] - documents.shared, q.device)
@@ -306,7 +306,7 @@ def _padded_attention(q: Tensor, k: Tensor, v: Tensor, documents: Documents) -> 
     """
     if not documents.shared:
         padded = (_padded(x, documents.rows) for x in (q, k, v))
-        return _packed(F.scaled_dot_product_attention(*padded, is_causal=True), documents.rows, q.shape[0])
+        return _packed(F.scaled_dot_product_attention(*padded, is_causal=True), documents.rows, q.shape[0])  # pyright: ignore[reportArgumentType]
     n, rest = documents.shared, documents.rest
     start = _padded_attention(q[:n], k[:n], v[:n], documents.first)
     queries = _padded(q[n:], rest.rows)

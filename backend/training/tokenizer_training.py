@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--characters", type=int, default=20_000_000)
     parser.add_argument("--source", default=TEXTS, help="module:function, called with the seed")
     options = parser.parse_args()
-    ranks, _ = train(limited(load_source(options.source)(options.seed), options.characters))
+    ranks, _ = train(limited(load_source(options.source)(options.seed), options.characters))  # pyright: ignore[reportArgumentType]
     write(options.out, ranks)
     longest = sorted(ranks, key=len, reverse=True)
     print(f"{len(ranks)} ranks written to {options.out}; longest: {[*islice(longest, 20)]}")

@@ -72,7 +72,7 @@ def _decay(exponent: Tensor) -> Tensor:
     Denormals make matrix products ten times slower, and gates near their bound are full of them. The limit,
     7e-16 in fp32, is far below what can change a sum of the model.
     """
-    return torch.nn.functional.threshold_(torch.exp(exponent), torch.finfo(exponent.dtype).tiny ** 0.4, 0.0)
+    return torch.nn.functional.threshold_(torch.exp(exponent), torch.finfo(exponent.dtype).tiny ** 0.4, 0.0)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _to_chunks(x: Tensor) -> Tensor:

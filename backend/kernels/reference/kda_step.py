@@ -25,5 +25,5 @@ def kda_recurrent(q: Tensor, k: Tensor, v: Tensor, g_log: Tensor, beta: Tensor, 
     q, k, v, g_log: [T, H, K or V]; beta: [T, H]; S: [H, K, V], updated in place. Returns o: [T, H, V].
     """
     state = S.unsqueeze(0)
-    steps = (kda_step(*(x[t : t + 1] for x in (q, k, v, g_log, beta)), state) for t in range(q.shape[0]))
+    steps = (kda_step(*(x[t : t + 1] for x in (q, k, v, g_log, beta)), state) for t in range(q.shape[0]))  # pyright: ignore[reportCallIssue]
     return torch.cat(list(steps))

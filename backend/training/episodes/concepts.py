@@ -370,7 +370,8 @@ def same_results(text: str, func: Func) -> bool:
     scope: dict[str, object] = {}
     try:
         tree = ast.parse(text)
-        nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == func.name]
+        named = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+        nodes: list[ast.stmt] = [node for node in named if node.name == func.name]
         exec(compile(ast.Module(nodes[-1:], []), "file", "exec"), scope)
         function = scope[func.name]
         with contextlib.redirect_stdout(io.StringIO()):

@@ -33,8 +33,8 @@ MODULES = (
     "running",
     "limits",
 )
-for _name in MODULES:
-    import_module(f"k3agent.backend.training.episodes.families.{_name}")
+for _module in MODULES:
+    import_module(f"k3agent.backend.training.episodes.families.{_module}")
 
 
 @cache

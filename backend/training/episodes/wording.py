@@ -9,7 +9,7 @@ FOLLOW_SHARE = 0.35
 
 
 def say(name: str, slots: dict[str, str], rng: random.Random, part: str, *, later: bool = False) -> str:
-    """A wording of the goal with its slots, from a part of the templates; `later`: something was said before."""
+    """A wording of the goal with its slots, from one part of the templates; `later`: not the first wish."""
     text = grammar.phrase(catalog.goal(name), slots, rng, part=part)
     return join.follow_up(text, rng) if later and rng.random() < FOLLOW_SHARE else text
 

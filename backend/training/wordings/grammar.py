@@ -217,9 +217,7 @@ class Habit:
         return value if self.bare and not self.mark and value.isidentifier() else _delimited(value, self.text)
 
 
-def phrase(
-    goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train", noise: bool = True
-) -> str:
+def phrase(goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train", noise: bool = True) -> str:
     """A user message that asks for the goal with these slot values.
 
     Without `noise` the message is the plain template, mostly lower case and without final full stop.

@@ -278,7 +278,7 @@ async def test_r34_memory_does_not_grow_with_output(ctx, call):
     command = "head -c 10000000 /dev/zero | tr '\\0' 'x' | fold -w 99"
     for _ in range(3):
         await call("shell", command=command)
-    before = rss_mb()
+    before, text = rss_mb(), ""
     for _ in range(int(os.environ.get("K3AGENT_TEST_COMMANDS", "15"))):
         text = await call("shell", command=command)
         assert 30_000 < len(text) < 30_400

@@ -46,7 +46,7 @@ def test_optional_fields_have_a_plain_type_and_take_null():
     parameters = spec(tool, compact=True).parameters
     assert parameters["properties"]["line"] == {"type": "integer"}
     assert parameters["required"] == ["path", "old", "new"]
-    assert tool.args(path="a", old="b", new="c", line=None).line is None
+    assert tool.args(path="a", old="b", new="c", line=None).line is None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_compact_form_is_frozen():

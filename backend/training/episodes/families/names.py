@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.facts import extension
@@ -58,7 +59,7 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
     pattern = rf"\w{esc(old)}|{esc(old)}\w|\b{esc(new)}\b"
     files = several(list(table), 6)
     think = f"{len(found)} lines in {files}. Are there longer names with {old}, or {new} already?"
-    scope = {"path": only} if only else {}
+    scope: dict[str, Any] = {"path": only} if only else {}
     others = hits(session.call("grep", think, pattern=pattern, **scope))
     taken = [
         hit

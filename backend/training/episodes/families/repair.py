@@ -7,7 +7,7 @@ from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_bro
 from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.policy import Hit, View, one_definition, open_file, several
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
+from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
 from k3agent.backend.training.episodes.testruns import (
     PYTEST,
     UNITTEST,
@@ -259,7 +259,7 @@ def _plan(
     ctx: Setting,
     name: str,
     slots: dict[str, str],
-    play: object,
+    play: Play,
     found: list[Broken],
     prompt: str | None = None,
 ) -> Plan:
@@ -271,7 +271,7 @@ def _plan(
         play,
         fixed(found),
         ("def", found[0].func.name),
-        prompt,  # type: ignore[arg-type]
+        prompt,
         prepare=lambda current: current.update(files),
     )
 

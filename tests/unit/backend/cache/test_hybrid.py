@@ -107,7 +107,7 @@ class Engine:
         assert all(toy.node in nodes for toy in running if toy.node is not None)
         assert cache.tree.num_nodes == len(nodes)
         for node in nodes:
-            assert node.parent is cache.tree.root or len(node.parent.token_ids) == PAGE
+            assert node.parent is cache.tree.root or len(node.parent.token_ids) == PAGE  # pyright: ignore[reportOptionalMemberAccess]
             assert all(1 <= offset <= len(node.token_ids) for offset in node.checkpoints)
 
 

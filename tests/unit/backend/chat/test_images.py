@@ -26,17 +26,17 @@ from k3agent.backend.errors import BadRequestError, ModelFilesError  # noqa: E40
 RELEASED = ImageSettings()
 
 
-def encoded(image: "Image.Image", kind: str = "PNG") -> bytes:
+def encoded(image: "Image.Image", kind: str = "PNG") -> bytes:  # pyright: ignore[reportInvalidTypeForm]
     buffer = io.BytesIO()
     image.save(buffer, kind)
     return buffer.getvalue()
 
 
-def data_url(image: "Image.Image") -> str:
+def data_url(image: "Image.Image") -> str:  # pyright: ignore[reportInvalidTypeForm]
     return "data:image/png;base64," + base64.b64encode(encoded(image)).decode()
 
 
-def pixels(image: PreparedImage) -> "np.ndarray":
+def pixels(image: PreparedImage) -> "np.ndarray":  # pyright: ignore[reportInvalidTypeForm]
     layout = image.layout
     return np.frombuffer(image.pixels, np.uint8).reshape(layout.padded_height, layout.padded_width, 3)
 

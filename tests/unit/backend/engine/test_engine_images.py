@@ -71,6 +71,7 @@ def ask(engine: Engine, rendered: Rendered, **options: Any) -> tuple[list[int], 
     )
     engine.add(request)
     ids: list[int] = []
+    cached = -1
     while engine.has_work:
         for report in engine.step():
             if isinstance(report, Generated):

@@ -110,7 +110,7 @@ def test_zero_projections_mix_to_the_mean(make_harness: MakeHarness) -> None:
         site.query.zero_()
     layers = harness.model.model.layers
     seen: list[torch.Tensor] = []
-    layers[2].input_layernorm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    layers[2].input_layernorm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))  # pyright: ignore[reportAttributeAccessIssue]
     tokens, taps = ids(6), []
     harness.step([(Place([0], 0), tokens)], taps)
     embedding = harness.model.model.embed_tokens(tokens)

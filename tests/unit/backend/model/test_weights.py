@@ -107,7 +107,7 @@ def test_float32_tensors_stay_float32(tmp_path: Path) -> None:
 def test_fused_weights_are_held_once(tmp_path: Path) -> None:
     write_tiny_k3(tmp_path)
     attention = load_model(tmp_path).model.layers[0].self_attn
-    storages = {p.untyped_storage().data_ptr() for p in (attention.q_proj.weight, attention.b_proj.weight)}
+    storages = {p.untyped_storage().data_ptr() for p in (attention.q_proj.weight, attention.b_proj.weight)}  # pyright: ignore[reportAttributeAccessIssue]
     assert len(storages) == 1
 
 

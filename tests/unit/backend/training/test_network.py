@@ -163,7 +163,7 @@ def test_chunked_kda_equals_the_recurrence() -> None:
     for t in range(tokens):
         if t in (0, 21):
             state = torch.zeros(heads, width, width, dtype=torch.float64)
-        state = g_log[t].exp()[..., None] * state
+        state = g_log[t].exp()[..., None] * state  # pyright: ignore[reportPossiblyUnboundVariable]
         seen = (k[t][:, None] @ state)[:, 0]
         state = state + beta[t][:, None, None] * k[t][..., None] * (v[t] - seen)[:, None]
         expected.append((q[t][:, None] @ state)[:, 0] * width**-0.5)

@@ -58,7 +58,7 @@ def test_heads_and_experts_are_blocks_of_their_own(parameters: Parameters) -> No
             assert torch.linalg.svdvals(block).max() < 1.4 * UPDATE_RMS * max(block.shape) ** 0.5, piece.name
             seen += 1
     linear = config.linear_attn_config
-    assert seen > linear.num_heads * 3 * len(linear.kda_layers) + config.num_experts * 3
+    assert seen > linear.num_heads * 3 * len(linear.kda_layers) + config.num_experts * 3  # pyright: ignore[reportOptionalOperand]
 
 
 def test_vectors_follow_torch_adam(parameters: Parameters) -> None:
