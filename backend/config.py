@@ -283,15 +283,18 @@ class ModelConfig:
 
 def _check_family(raw: Mapping[str, Any], text: Mapping[str, Any]) -> None:
     """Refuse files of other models, and what the released code of these asserts."""
-    named = [name for part in (raw, text) for name in part.get("architectures") or ()]
+    named: list[Any] = []
+    for part in (raw, text):
+        found = part.get("architectures") or []
+        named += found if isinstance(found, list) else [found]
     kinds = [part["model_type"] for part in (raw, text) if part.get("model_type")]
     if not named and not kinds:
         raise BackendError("architectures and model_type are missing: this is no model that is known here.")
-    for field_name, found, known in (
+    for field_name, names, known in (
         ("architectures", named, ARCHITECTURES),
         ("model_type", kinds, MODEL_TYPES),
     ):
-        for name in found:
+        for name in names:
             if name not in known:
                 raise BackendError(
                     f"{field_name} {name!r} is not supported; use a model with {' or '.join(known)}."

@@ -29,6 +29,7 @@ from k3agent.backend.model.weights import load_model
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-3}
 """Largest absolute difference of logits of size 4; the wider one counts when either side is fp32. It is loose
 because random miniatures are badly conditioned."""
+_LOGITS_SIZE = 4.0
 MIN_COSINE = 0.95
 """bf16 is compared statistically: the median cosine of rows, since single tokens take other experts."""
 _VISION = ("vision_feats", "vision_tokens", "mm_logits")
@@ -110,6 +111,9 @@ def difference(name: str, found: Tensor, expected: Tensor, dtype: torch.dtype) -
         return Difference(name, largest, None, cosine, cosine >= MIN_COSINE)
     known = [TOLERANCES[kind] for kind in (dtype, expected.dtype) if kind in TOLERANCES]
     tolerance = max(known, default=TOLERANCES[torch.float32])
+    if name == "layer_out" and tolerance == TOLERANCES[torch.float32] and a.numel():
+        # a running sum grows with depth, and its rounding errors with it; the last norm takes the size away
+        tolerance *= max(1.0, b.abs().max().item() / _LOGITS_SIZE)
     return Difference(name, largest, tolerance, cosine, largest <= tolerance)
 
 

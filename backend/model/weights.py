@@ -17,7 +17,7 @@ from torch import Tensor
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import ModelFilesError
 from k3agent.backend.kernels.reference.mxfp4 import GROUP, mxfp4_dequantise
-from k3agent.backend.model.files import Reader, Stored, read_folder
+from k3agent.backend.model.files import INDEX_FILE, Reader, Stored, read_folder
 from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.parallel.shard import Shard
 
@@ -28,7 +28,7 @@ VISION_PREFIXES = ("vision_tower.", "mm_projector.")
 SMALL_EXPERTS_BYTES = 1 << 30
 """Experts that take no more than this unpacked are better unpacked at load: decoding gets much faster."""
 _FLOATS = ("F64", "F32", "F16", "BF16")
-_HINT = "Does config.json belong to these weights?"
+_HINT = "Does config.json belong to these weights? Fetch both of one release."
 
 
 def load_model(
@@ -48,7 +48,7 @@ def load_model(
     """
     folder = Path(folder)
     config = ModelConfig.from_dir(folder)
-    stored = _by_short_name(read_folder(folder))
+    stored = _by_short_name(read_folder(folder), folder)
     if packed_experts is None:
         # int8 reading is a form of unpacking, made at load
         packed_experts = has_packed_experts(stored) and not int8_decode
@@ -82,9 +82,17 @@ def has_packed_experts(stored: dict[str, Stored]) -> bool:
     return bool(names) and all(name.endswith(("_packed", "_scale")) for name in names)
 
 
-def _by_short_name(stored: dict[str, Stored]) -> dict[str, Stored]:
-    """Without the prefix of the text model."""
-    return {name.removeprefix(TEXT_PREFIX): entry for name, entry in stored.items()}
+def _by_short_name(stored: dict[str, Stored], folder: Path) -> dict[str, Stored]:
+    """Without the prefix of the text model; raises for a tensor that is there with and without it."""
+    found: dict[str, Stored] = {}
+    for full, entry in stored.items():
+        other = found.setdefault(full.removeprefix(TEXT_PREFIX), entry)
+        if other is not entry:
+            raise ModelFilesError(
+                f"{folder}: {full} in {entry.file.name} and {other.name} in {other.file.name} are the same"
+                " tensor of the model. Remove the one that does not belong to it."
+            )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +119,10 @@ def fill(model: K3ForCausalLM, stored: dict[str, Stored], folder: Path) -> None:
     if extra:
         hint = _HINT
         if extra[0].startswith(VISION_PREFIXES):
-            hint = "config.json has no vision_config for them."
+            hint = "config.json has no vision_config for them. Fetch it again, or remove them."
+        noun = "tensor has" if len(extra) == 1 else "tensors have"
         raise ModelFilesError(
-            f"{folder}: {len(extra)} tensors have no place in the model, first {extra[0]}. {hint}"
+            f"{_place(folder)}: {len(extra)} {noun} no place in the model, first {extra[0]}. {hint}"
         )
     for copy in copies:
         _check(copy, model, folder)
@@ -147,9 +156,27 @@ def _sources(name: str, stored: dict[str, Stored], folder: Path) -> tuple[Stored
     packed, scale = f"{name}_packed", f"{name}_scale"
     if name.endswith(".weight") and packed in stored:
         if scale not in stored:
-            raise ModelFilesError(f"{folder}: {scale} is missing beside {packed}. Fetch the weights again.")
+            first = stored[packed]
+            raise ModelFilesError(
+                f"{first.file}: {first.name.removesuffix('_packed')}_scale is missing beside {first.name}."
+                " Fetch the weights again."
+            )
         return (stored[packed], stored[scale])
-    raise ModelFilesError(f"{folder}: {name} is missing from the weights. {_HINT}")
+    raise ModelFilesError(f"{_place(folder)}: {_full_name(name, stored)} is missing. {_HINT}")
+
+
+def _place(folder: Path) -> Path:
+    """What ought to name all tensors: the index, the only file, or the folder."""
+    index, files = folder / INDEX_FILE, sorted(folder.glob("*.safetensors"))
+    if index.exists():
+        return index
+    return files[0] if len(files) == 1 else folder
+
+
+def _full_name(name: str, stored: dict[str, Stored]) -> str:
+    """The name as the files of this model spell it."""
+    is_nested = any(entry.name.startswith(TEXT_PREFIX) for entry in stored.values())
+    return f"{TEXT_PREFIX}{name}" if is_nested and not name.startswith(VISION_PREFIXES) else name
 
 
 def _is_of_other_ranks(name: str, model: K3ForCausalLM) -> bool:
@@ -169,6 +196,7 @@ def _check(copy: _Copy, model: K3ForCausalLM, folder: Path) -> None:
         heads = copy.target.shape[0] * model.shard.world
         if math.prod(first.shape) < heads:
             raise ModelFilesError(f"{where} holds {math.prod(first.shape)} values for {heads} heads. {_HINT}")
+        _check_dtype(first, _FLOATS)
         return
     if len(copy.sources) == 2:
         _check_packed(copy, where)
@@ -178,12 +206,19 @@ def _check(copy: _Copy, model: K3ForCausalLM, folder: Path) -> None:
         hint = _HINT
         if "embed_tokens" in copy.name or "lm_head" in copy.name:
             hint = f"Its vocab_size is {model.config.vocab_size}, its hidden_size {model.config.hidden_size}."
+            hint = f"{hint} {_HINT}"
         raise ModelFilesError(
             f"{where} has shape {list(shape)}, {folder / 'config.json'} needs {list(whole)}. {hint}"
         )
-    wanted = _FLOATS if copy.target.is_floating_point() and len(copy.sources) == 1 else ("U8",)
-    if first.dtype not in wanted:
-        raise ModelFilesError(f"{where} has dtype {first.dtype}, the model needs {' or '.join(wanted)}.")
+    _check_dtype(first, _FLOATS if copy.target.is_floating_point() and len(copy.sources) == 1 else ("U8",))
+
+
+def _check_dtype(stored: Stored, wanted: tuple[str, ...]) -> None:
+    if stored.dtype not in wanted:
+        raise ModelFilesError(
+            f"{stored.file}: {stored.name} has dtype {stored.dtype}, the model needs {' or '.join(wanted)}."
+            " Fetch the weights again."
+        )
 
 
 def _whole_shape(copy: _Copy, model: K3ForCausalLM) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ def causal_conv(x: Tensor, tail: Tensor, weight: Tensor) -> Tensor:
     num_tokens, num_before = x.shape[0], weight.shape[0] - 1
     # Only the first rows reach into the tail; the rest read x where it lies.
     head = torch.cat((tail, x[:num_before]))
-    tail.copy_(torch.cat((tail, x[-num_before:]))[-num_before:])
+    last = torch.cat((tail, x[max(0, num_tokens - num_before) :]))
+    tail.copy_(last[last.shape[0] - num_before :])  # nothing, if the convolution has one tap
     y = torch.empty(x.shape, dtype=wide_dtype(x.dtype), device=x.device)
     _convolve(head, weight, y[:num_before])
     if num_tokens > num_before:

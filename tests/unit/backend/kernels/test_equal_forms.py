@@ -89,3 +89,10 @@ def test_convolution_in_pieces() -> None:
     found += [causal_conv_step(x[t : t + 1], tail.unsqueeze(0), weight) for t in range(9, 20)]
     torch.testing.assert_close(torch.cat(found), expected)
     assert torch.equal(tail, x[-3:])
+
+
+def test_convolution_of_one_tap_remembers_nothing() -> None:
+    x, weight = torch.randn(5, 6, dtype=torch.float64), torch.randn(1, 6, dtype=torch.float64)
+    tail, expected = torch.zeros(0, 6, dtype=torch.float64), torch.nn.functional.silu(x * weight)
+    torch.testing.assert_close(causal_conv(x, tail, weight), expected)
+    torch.testing.assert_close(causal_conv_step(x, tail.expand(5, 0, 6), weight), expected)

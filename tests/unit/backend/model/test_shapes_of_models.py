@@ -54,7 +54,7 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
             "full_attn_layers": [i + 1 for i, is_kda in enumerate(kinds) if not is_kda],
             "head_dim": draw(st.sampled_from([4, 12, 32])),
             "num_heads": draw(st.integers(1, 5)),
-            "short_conv_kernel_size": draw(st.integers(2, 5)),
+            "short_conv_kernel_size": draw(st.integers(1, 5)),
             "use_full_rank_gate": draw(st.booleans()),
             "gate_lower_bound": draw(st.sampled_from([None, -5.0, -1.0])),
         },

@@ -111,14 +111,24 @@ def test_fused_weights_are_held_once(tmp_path: Path) -> None:
     assert len(storages) == 1
 
 
+def test_a_tensor_with_and_without_prefix_is_one_too_many(tmp_path: Path) -> None:
+    write_tiny_k3(tmp_path)
+    name = "model.layers.1.input_layernorm.weight"
+    edit(tmp_path, lambda tensors: tensors.update({name: torch.zeros(64)}))
+    with pytest.raises(BackendError, match=f"{LAYER}input_layernorm.weight .*are the same"):
+        load_model(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("self_attn.q_proj.weight", None, "q_proj.weight is missing"),
+        # the name as the file has it, so that it can be looked for there
+        ("self_attn.q_proj.weight", None, f"{FILE}: {LAYER}self_attn.q_proj.weight is missing. .*Fetch"),
         ("self_attn.q_proj.weight", torch.zeros(3, 64), r"q_proj.weight has shape \[3, 64\]"),
         ("self_attn.extra.weight", torch.zeros(1), "no place in the model, first .*self_attn.extra.weight"),
         ("self_attn.A_log", torch.ones(32), "A_log holds 32 values for 2 heads"),
         ("self_attn.A_log", torch.zeros(1), "A_log holds 1 values for 2 heads"),
+        ("self_attn.A_log", torch.zeros(32, dtype=torch.uint8), "A_log has dtype U8"),
         ("block_sparse_moe.experts.0.w1.weight_scale", None, "w1.weight_scale is missing beside"),
         ("block_sparse_moe.experts.0.w1.weight_scale", torch.zeros(32, 3), "is not MXFP4"),
     ],
