@@ -50,6 +50,7 @@ Example: k3agent run "run the tests and fix what fails" --check "pytest -q"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the `k3agent` program; returns the exit code."""
+    _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] in (["--version"], ["-V"]):
         print(f"k3agent {__version__}")
@@ -71,6 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         return _failed(error)
+
+
+def _open_closed_streams() -> None:
+    """Started with `>&-`: else the next file that is opened, the session store perhaps, would get what is
+    printed.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is taken, and those below are open by now.
+            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - lives to the end
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -16,6 +16,8 @@ from k3agent.types import JsonObject
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Args
 
+# Python's own limit depends on how deep the caller stands; this one is the same everywhere.
+MAX_DEPTH = 64
 CLOSERS = {"{": "}", "[": "]"}
 
 
@@ -30,6 +32,8 @@ def parse_object(text: str) -> tuple[JsonObject, str]:
     try:
         value: Any = json.loads(text)
         note = ""
+    except RecursionError as error:
+        raise ArgumentsInvalid("nested too deeply; the tools take flat objects") from error
     except ValueError as error:
         repaired = _repair(text)
         if repaired is None:
@@ -39,13 +43,30 @@ def parse_object(text: str) -> tuple[JsonObject, str]:
         # The whole object as a JSON string: a known habit of some servers.
         try:
             inner = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             inner = value
         if isinstance(inner, dict):
             value, note = inner, "an object inside a string"
     if not isinstance(value, dict):
         raise ArgumentsInvalid(f"must be a JSON object, not {_kind(value)}")
+    if is_deep(value):
+        raise ArgumentsInvalid("nested too deeply; the tools take flat objects")
     return value, note
+
+
+def is_deep(value: Any) -> bool:
+    """Without recursion: whether anything lies below `MAX_DEPTH` lists and objects."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for outer in level
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _kind(value: Any) -> str:
@@ -86,7 +107,7 @@ def _repair(text: str) -> tuple[Any, str] | None:
 def _loads(text: str, *, strict: bool = True) -> Any:
     try:
         return json.loads(text, strict=strict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 import hashlib
 import logging
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -424,9 +425,11 @@ def file_hashes(paths: Sequence[Path]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in paths:
         try:
-            if path.is_dir():
+            info = path.stat()
+            if stat.S_ISDIR(info.st_mode):
                 found[str(path)] = "folder"
-            elif path.stat().st_size > MAX_HASHED_BYTES:
+            elif info.st_size > MAX_HASHED_BYTES or not stat.S_ISREG(info.st_mode):
+                # A pipe would be waited for until somebody writes into it.
                 found[str(path)] = "unread"
             else:
                 found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()

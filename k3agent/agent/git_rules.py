@@ -18,6 +18,14 @@ READERS = _words(
     rev-list name-rev for-each-ref whatchanged version help
     """
 )
+# Settings whose value is a program, a folder of programs or another file of settings.
+RUNNING_KEYS = re.compile(
+    r"(?i)(alias|pager|include|includeif|filter|difftool|mergetool|credential|url|gpg|uploadpack|trailer)\."
+    r"|core\.(hookspath|fsmonitor|pager|editor|sshcommand|askpass|attributesfile|worktree|gitproxy|alternaterefs)"
+    r"|(diff|merge)\..*(external|command|textconv|driver|tool)|sequence\.editor|interactive\.difffilter"
+    r"|(remote|submodule)\..*\.(vcs|uploadpack|receivepack|update|proxy)|protocol\."
+)
+WRITING_OPTIONS = ("--output", "--output-directory", "--open-files-in-pager", "--ext-diff", "--textconv")
 LOST = "it throws away uncommitted work"
 GONE = "it makes lost commits unrecoverable"
 REWRITES = "it overwrites or deletes what others may have"
@@ -43,7 +51,10 @@ DANGERS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], str], ...] = (
     ("reflog", "expire", (), (), GONE),
     ("reflog", "delete", (), (), GONE),
     ("gc", "", ("--prune",), (), GONE),
-    ("config", "", ("--global", "--system"), (), "it changes settings outside the workspace"),
+    ("config", "", ("--global", "--system", "--file", "-f"), (), "it changes settings outside the workspace"),
+    ("grep", "", ("-O", "--open-files-in-pager"), (), "it runs a program that was not looked at"),
+    ("difftool", "", ("-x", "--extcmd"), (), "it runs a program that was not looked at"),
+    ("submodule", "foreach", (), (), "it runs a text that was not looked at"),
 )
 
 
@@ -61,6 +72,10 @@ def danger(simple: SimpleCommand, names_file: Callable[[list[str]], bool]) -> st
         return LOST
     if sub == "branch" and _has(texts, ("-d", "--delete")) and _has(texts, ("-f", "--force")):
         return "it deletes a branch that may not be merged"
+    if sub == "grep" and any(text.startswith("-O") for text in texts):
+        return "it runs a program that was not looked at"
+    if sub == "config" and not is_reading(simple) and any(RUNNING_KEYS.match(text) for text in texts):
+        return "git runs what this setting says"
     if sub == "push" and any(text.startswith(("+", ":")) for text in texts):
         return REWRITES
     for name, first, needed, excused, why in DANGERS:
@@ -106,7 +121,7 @@ def is_reading(simple: SimpleCommand) -> bool:
     if options or sub is None:
         return False
     texts = [word or "" for word in words]
-    if any(text.startswith(("--output", "-O", "--open-files", "--ext-diff", "--textconv")) for text in texts):
+    if any(text.startswith("-O") or _is_option(text, name) for text in texts for name in WRITING_OPTIONS):
         return False
     if sub in READERS:
         return True

@@ -259,6 +259,7 @@ class Permissions:
             verdicts.append(self._judge_simple(tool, simple.text, judge.judge(simple, parsed)))
             verdicts += self._lifted(tool, judge.judge_redirects(simple.redirects))
         verdicts += self._lifted(tool, judge.judge_redirects(parsed.redirects))
+        verdicts += self._lifted(tool, judge.judge_variables(parsed.assigned))
         if not verdicts:
             return Verdict(action=Action.ALLOW, reason="an empty command", by="mode")
         return strictest(verdicts)

@@ -6,13 +6,16 @@ destroys work. Between them lies the mode: `auto` runs the rest, the others ask.
 
 from __future__ import annotations
 
+import glob
+import itertools
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from k3agent.agent import git_rules
+from k3agent.agent import git_rules, program_rules
 from k3agent.agent.permissions import Action, Mode, Territory, Verdict
 from k3agent.agent.shell_syntax import SHELLS, ParsedCommand, Redirect, SimpleCommand, Word
 
@@ -36,20 +39,21 @@ READER_EXCEPTIONS = {
     "rg": ("--pre",),
     "date": ("-s", "--set"),
     "file": ("-C", "--compile"),
+    "printf": ("-v",),
 }
 WRAPPERS = _words(
     """
     env nice timeout xargs time stdbuf ionice nohup setsid command builtin exec busybox unbuffer watch
-    flock chrt parallel eval find
+    flock chrt parallel eval find coproc
     """
 )
 WRITERS = _words(
     """
     rm rmdir mv cp ln touch mkdir mktemp tee dd install chmod chown chgrp truncate shred unlink rsync
-    tar unzip gzip gunzip patch split sed perl
+    tar unzip gzip gunzip patch split csplit sed perl uniq ed ex vi vim chattr setfacl mkfifo mknod
     """
 )
-PRIVILEGED = _words("sudo su doas pkexec run0 chroot")
+PRIVILEGED = _words("sudo su doas pkexec run0 chroot unshare nsenter")
 SYSTEM = _words(
     """
     shutdown reboot halt poweroff fdisk parted mount umount systemctl service crontab at iptables nft
@@ -61,8 +65,19 @@ INTERPRETERS = SHELLS | {"python", "python3", "perl", "ruby", "node", "php"}
 DANGEROUS_ENV = _words(
     """
     PATH LD_PRELOAD LD_LIBRARY_PATH BASH_ENV ENV PROMPT_COMMAND GIT_SSH_COMMAND GIT_EXTERNAL_DIFF PAGER
+    CDPATH GIT_DIR GIT_WORK_TREE GIT_SSH GIT_EXEC_PATH GIT_CONFIG GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL
     """
 )
+# Builtins that set variables named by their words.
+SETTERS = _words("read printf local mapfile readarray getopts export declare typeset")
+# A function by such a name would not be called where the real thing is, or would be mistaken for it.
+BUILTINS = _words(
+    """
+    . source eval exec command builtin trap alias unalias hash enable set shopt cd pushd popd export read kill
+    coproc mapfile readarray complete compgen : [ test echo printf pwd type wait exit return
+    """
+)
+KNOWN = BUILTINS | READERS | WRAPPERS | WRITERS | PRIVILEGED | SYSTEM | NETWORK | INTERPRETERS | {"git"}
 PUBLISH = {
     "npm": "publish",
     "pnpm": "publish",
@@ -79,13 +94,15 @@ PATTERN_PROGRAMS = _words("sed perl awk gawk mawk grep egrep fgrep rg")
 OUTPUT_OPTIONS = _words(
     """
     -o -O -C -d --output --out --outfile --output-file --output-dir --outdir --directory --dest --prefix
-    --target --root
+    --target --root --basetemp -out -fprint -fprint0 -fprintf -fls
     """
 )
 AWKS = _words("awk gawk mawk nawk")
 AWK_ACTS = re.compile(r'\bsystem\s*\(|print[^;}]*[>|]\s*"|"\s*\|\s*getline')
 TARGET_OPTIONS = ("-t", "--target-directory")
 LOOKS_LIKE_PATH = re.compile(r"(/|~|\.\./|[^\s:()'\"]+/)[^\s()'\"]*|\.\.")
+HARMLESS_ENV = re.compile(r"LC_\w+|LANG|LANGUAGE|TZ|NO_COLOR|COLUMNS|LINES|TERM|GIT_PAGER|CLICOLOR")
+MAX_MATCHES = 200
 LOOPBACK = re.compile(r"(https?://)?(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/.*)?")
 HARMLESS_TARGETS = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"))
 WRITING_OPERATORS = frozenset((">", ">>", "&>", "&>>", ">|", "<>", ">&"))
@@ -109,13 +126,21 @@ class Judge:
         verdicts = (self._of_redirect(redirect) for redirect in redirects)
         return [verdict for verdict in verdicts if verdict is not None]
 
+    def judge_variables(self, names: Iterable[str]) -> list[Verdict]:
+        """Variables set for all that follows."""
+        return [
+            self._ask(f"it changes {name}, and so what other programs run")
+            for name in names
+            if name in DANGEROUS_ENV
+        ]
+
     # --- one command --------------------------------------------------------------------------------------
 
     def _of_command(self, simple: SimpleCommand, parsed: ParsedCommand) -> Verdict:
         program = simple.program
         if program is None:
             return self._ask("which program it runs is known only at run time")
-        if program in parsed.functions:
+        if program in parsed.functions and _is_only_function(simple):
             return _allow("a function of the command itself, whose body is judged")
         if program in ("cd", "pushd"):
             self._enter(simple)
@@ -148,6 +173,8 @@ class Judge:
 
     def _is_harmless(self, simple: SimpleCommand, program: str) -> bool:
         words = simple.words[1:]
+        if any(not HARMLESS_ENV.fullmatch(name) for name in simple.env) and program not in WRAPPERS:
+            return False
         if program == "git":
             return git_rules.is_reading(simple)
         if program == "find":
@@ -157,10 +184,14 @@ class Judge:
         if program in WRAPPERS or (program in SHELLS and not simple.is_fed and _runs_text(words)):
             return True  # what it runs is judged as a command of its own
         if program == "sed":
-            texts = [word or "" for word in words]
-            return "-n" in texts and any(re.fullmatch(r"\d+(,(\d+|\$))?p", text) for text in texts)
-        exceptions = READER_EXCEPTIONS.get(program, ())
-        if any(isinstance(word, str) and word.startswith(exceptions) for word in words if exceptions):
+            return program_rules.sed_only_prints(words)
+        if program == "uniq":
+            return program_rules.num_operands(words, "-f", "-s", "-w") < 2
+        if any(
+            program_rules.is_option(word, name)
+            for word in words
+            for name in READER_EXCEPTIONS.get(program, ())
+        ):
             return False
         if _short_version(words):
             return program.isalnum()
@@ -170,7 +201,8 @@ class Judge:
 
     def _danger(self, simple: SimpleCommand, program: str) -> str | None:
         """Why even `auto` asks, or None."""
-        for name in simple.env:
+        named = simple.words[1:] if program in SETTERS else ()
+        for name in (*simple.env, *named):
             if name in DANGEROUS_ENV:
                 return f"it changes {name}, and so what other programs run"
         if program in PRIVILEGED:
@@ -188,6 +220,8 @@ class Judge:
             return self._danger_of_rm(simple)
         if program == "find" and "-delete" in simple.words:
             return self._danger_of_find(simple)
+        if program == "find" and program_rules.find_changes(simple.words, READERS):
+            return self._starts_outside(simple)
         if program == "git":
             return git_rules.danger(simple, self._names_file)
         if program == "kill" and "-1" in simple.words[2:]:
@@ -214,7 +248,7 @@ class Judge:
             return "it publishes something"
         if program in AWKS and any(AWK_ACTS.search(word or "") for word in simple.words):
             return "its awk program writes files or runs commands"
-        return None
+        return program_rules.danger(simple)
 
     def _looks_into_containers(self, simple: SimpleCommand) -> bool:
         return len(simple.words) > 1 and simple.words[1] in CONTAINER_READERS
@@ -230,7 +264,8 @@ class Judge:
         for target in targets:
             if target is None:
                 return "what it removes is known only at run time"
-            for path in self._resolve(target.rstrip("*") if recursive else target):
+            paths = self._resolve(target)
+            for path in [*paths, *self._resolve(target.rstrip("*"))] if recursive else paths:
                 if not self._territory.is_inside(path):
                     return f"it removes {path}, which is outside the workspace"
                 if not recursive:
@@ -241,14 +276,20 @@ class Judge:
                     return "it removes the repository's history"
         return None
 
-    def _danger_of_find(self, simple: SimpleCommand) -> str | None:
+    def _starts_outside(self, simple: SimpleCommand) -> str | None:
         for word in simple.words[1:]:
             if word is None:
-                return "where it deletes is known only at run time"
+                return "where it changes files is known only at run time"
             if word.startswith(("-", "(", "!")):
                 break
             if any(not self._territory.is_inside(path) for path in self._resolve(word)):
-                return f"it deletes below {word}, outside the workspace"
+                return f"it deletes or changes files below {word}, outside the workspace"
+        return None
+
+    def _danger_of_find(self, simple: SimpleCommand) -> str | None:
+        outside = self._starts_outside(simple)
+        if outside is not None:
+            return outside
         if not any(isinstance(word, str) and word in ("-name", "-path", "-iname") for word in simple.words):
             return "it deletes everything that it finds"
         return None
@@ -315,6 +356,10 @@ class Judge:
             before = text
             if text.startswith("-") and "=" in text:
                 option, text = text.split("=", 1)
+            elif text[:2] in OUTPUT_OPTIONS or (copies and text[:2] == "-t"):
+                option, text = text[:2], text[2:]
+            if copies and re.fullmatch(r"-[a-zA-Z]+t", option):
+                option = "-t"
             if not LOOKS_LIKE_PATH.fullmatch(text) or text in HARMLESS_TARGETS:
                 continue
             for path in self._resolve(text):
@@ -370,7 +415,7 @@ class Judge:
 
     def _paths(self, simple: SimpleCommand) -> Iterable[Path]:
         """Every word that may name a file, resolved from each folder the command may be in."""
-        skip_script = simple.program in ("sed", "perl")
+        skip_script = simple.program in ("sed", "perl", "ed", "ex", "vi", "vim")
         for word in simple.words[1:]:
             if word is None:
                 continue
@@ -393,13 +438,34 @@ class Judge:
         if word == "~" or word.startswith("~/"):
             word = (str(home) if home is not None else "/") + word[1:]
         try:
-            return [Path(os.path.realpath(base / word)) for base in self._bases]
+            found = [Path(os.path.realpath(base / word)) for base in self._bases]
+            if re.match(r"~[\w.+-]", word) and not any(path.exists() for path in found):
+                return [Path("/")]  # somebody's home, or the folder before the last `cd`
+            if any(sign in word for sign in "*?["):
+                found += self._matches(word)
+            return found
         except (OSError, ValueError):
             return [Path("/")]
+
+    def _matches(self, pattern: str) -> list[Path]:
+        """What the shell would put in the place of `pattern`; the first ones of many."""
+        texts = itertools.chain.from_iterable(
+            # Not Path.glob: that one takes no absolute pattern and leaves nothing hidden.
+            glob.iglob(pattern, root_dir=base)  # noqa: PTH207
+            for base in self._bases
+        )
+        places = (base / text for text in itertools.islice(texts, MAX_MATCHES) for base in self._bases)
+        return [Path(os.path.realpath(place)) for place in places]
 
 
 def _allow(reason: str) -> Verdict:
     return Verdict(action=Action.ALLOW, reason=reason, by="mode")
+
+
+def _is_only_function(simple: SimpleCommand) -> bool:
+    """Whether nothing but a function can be meant: elsewhere the name may be that of a program."""
+    name = simple.words[0] or ""
+    return not simple.is_passed and "/" not in name and name not in KNOWN and shutil.which(name) is None
 
 
 def _short(text: str) -> str:

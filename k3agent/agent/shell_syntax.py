@@ -8,7 +8,7 @@ problem is asked about.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,8 @@ class Redirect:
 @dataclass(frozen=True, slots=True)
 class SimpleCommand:
     """`words[0]` is the program. `is_fed`: its standard input comes from a pipe, here-document or file.
-    `feeder`: the program before it in the pipe. `env`: names of variables set in front of it.
+    `feeder`: the program before it in the pipe. `env`: names of variables set in front of it. `is_passed`:
+    another program runs it, so it cannot be one of the shell's functions.
     """
 
     words: tuple[Word, ...]
@@ -35,6 +36,7 @@ class SimpleCommand:
     is_fed: bool = False
     feeders: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
+    is_passed: bool = False
 
     @property
     def program(self) -> Word:
@@ -51,11 +53,14 @@ class SimpleCommand:
 
 @dataclass(slots=True)
 class ParsedCommand:
-    """`problem` says why a command cannot be judged; then `commands` may be incomplete."""
+    """`problem` says why a command cannot be judged; then `commands` may be incomplete. `assigned`: names of
+    variables that it sets for all that follows.
+    """
 
     commands: list[SimpleCommand] = field(default_factory=list)
     redirects: list[Redirect] = field(default_factory=list)
     functions: set[str] = field(default_factory=set)
+    assigned: set[str] = field(default_factory=set)
     problem: str | None = None
 
 
@@ -106,17 +111,41 @@ def _walk(node: Any, found: ParsedCommand, feeders: tuple[str, ...]) -> None:
         return
     if kind == "command":
         found.commands.append(_simple(node, (), feeders, found))
-    elif kind == "function_definition":
+        _walk_parts_of_command(node, found)
+        return
+    if kind == "function_definition":
         name = node.child_by_field_name("name")
         if name is not None:
             found.functions.add(name.text.decode())
-    elif kind in ("declaration_command", "unset_command", "test_command", "variable_assignment"):
-        pass
+    elif kind == "variable_assignment":
+        name = node.child_by_field_name("name")
+        if name is not None:
+            found.assigned.add(name.text.decode())
+    elif kind == "file_redirect":
+        # Only those that hang below no statement come here: a function's, which are in force at each call.
+        found.redirects.append(_redirect(node))
     for child in node.named_children:
-        if kind == "command" and child.type == "command_name":
+        _walk(child, found, feeders)
+
+
+def _walk_parts_of_command(node: Any, found: ParsedCommand) -> None:
+    """Substitutions in a command's words; its own redirections and assignments are read by `_simple`."""
+    for child in node.named_children:
+        if child.type in ("command_name", "variable_assignment", "file_redirect"):
             _walk_inside(child, found)
-            continue
-        _walk(child, found, feeders if kind != "command" else ())
+        else:
+            _walk(child, found, ())
+
+
+def _redirect(node: Any) -> Redirect:
+    operator = next((part.type for part in node.children if not part.is_named), ">")
+    target = node.child_by_field_name("destination")
+    return Redirect(operator, None if target is None else _word(target))
+
+
+def _words_behind(node: Any) -> list[Word]:
+    """The grammar takes all words behind `> FILE` for targets; to the shell they are the command's."""
+    return [_word(part) for part in node.children_by_field_name("destination")[1:]]
 
 
 def _walk_inside(node: Any, found: ParsedCommand) -> None:
@@ -127,29 +156,45 @@ def _walk_inside(node: Any, found: ParsedCommand) -> None:
 
 def _walk_redirected(node: Any, found: ParsedCommand, feeders: tuple[str, ...]) -> None:
     redirects: list[Redirect] = []
+    behind: list[Word] = []
     fed = feeders
     for child in node.named_children:
         if child.type in ("file_redirect", "heredoc_redirect", "herestring_redirect"):
-            operator = next((part.type for part in child.children if not part.is_named), "<<")
-            target = child.child_by_field_name("destination")
+            operator = "<<"
             if child.type == "file_redirect":
-                redirects.append(Redirect(operator, None if target is None else _word(target)))
+                redirects.append(_redirect(child))
+                behind += _words_behind(child)
+                operator = redirects[-1].operator
+            behind += [_word(part) for part in child.children_by_field_name("argument")]
             if operator.startswith("<"):
                 fed = (*fed, "<")
             for part in child.named_children:
                 # The grammar hangs what follows on the line of `<<EOF` below the here-document.
+                if part.type == "file_redirect":
+                    redirects.append(_redirect(part))
+                    behind += _words_behind(part)
+                    _walk_inside(part, found)
+                    continue
                 _walk(part, found, () if part.type in ("heredoc_body", "word") else (*feeders, "<"))
     body = node.child_by_field_name("body")
     if body is None:
         found.redirects.extend(redirects)
         return
     if body.type == "command":
-        found.commands.append(_simple(body, tuple(redirects), fed, found))
-        for child in body.named_children:
-            _walk_inside(child, found) if child.type == "command_name" else _walk(child, found, ())
+        simple = _simple(body, tuple(redirects), fed, found)
+        found.commands.append(replace(simple, words=(*simple.words, *behind)))
+        _walk_parts_of_command(body, found)
         return
     found.redirects.extend(redirects)
     _walk(body, found, fed)
+    if behind:
+        # `a && b > FILE words` has the whole list as its body; the words are those of its last command.
+        last = body
+        while last.type in ("list", "pipeline", "negated_command") and last.named_children:
+            last = last.named_children[-1]
+        if last.type == "command":
+            simple = _simple(last, (), fed, found)
+            found.commands.append(replace(simple, words=(*simple.words, *behind)))
 
 
 def _programs(node: Any) -> tuple[str, ...]:
@@ -174,9 +219,7 @@ def _simple(
             name = child.child_by_field_name("name")
             env.append("" if name is None else name.text.decode())
         elif child.type in ("file_redirect",):
-            operator = next((part.type for part in child.children if not part.is_named), ">")
-            target = child.child_by_field_name("destination")
-            own.append(Redirect(operator, None if target is None else _word(target)))
+            own.append(_redirect(child))
         elif child.type in ("heredoc_redirect", "herestring_redirect"):
             feeders = (*feeders, "<")
         elif child.type == "command_name":
@@ -196,6 +239,11 @@ def _word(node: Any) -> Word:
         return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
     if kind == "raw_string":
         return text[1:-1]
+    if kind in ("string", "concatenation", "simple_expansion", "expansion"):
+        home = _HOME.match(text)
+        if home is not None and not re.search(r"[$`{}]", text[home.end() :]):
+            # Quotes inside are not names' characters; that it may be too strict does no harm.
+            return "~" + re.sub(r"[\"']", "", text[home.end() :])
     if kind == "string":
         if all(child.type == "string_content" for child in node.named_children):
             return re.sub(r'\\([$`"\\\n])', r"\1", text[1:-1])
@@ -213,6 +261,7 @@ def _word(node: Any) -> Word:
     return None
 
 
+_HOME = re.compile(r'"?\$(HOME\b|\{HOME\})"?(?=/|"?$)')
 # Programs that run another command: how many of their own words come first is found by skipping options.
 _WITH_VALUE = {
     "env": {"-u", "-C", "-S", "--unset", "--chdir"},
@@ -233,6 +282,26 @@ _WITH_VALUE = {
     "flock": {"-w", "-E"},
     "chrt": set(),
     "parallel": {"-j", "--jobs"},
+    "coproc": set(),
+    "strace": {"-o", "-e", "-p", "-s", "-u", "-E", "-P"},
+    "ltrace": {"-o", "-e", "-p", "-s", "-u", "-n"},
+    "taskset": set(),
+    "setarch": set(),
+    "linux32": set(),
+    "linux64": set(),
+    "prlimit": set(),
+    "numactl": {"-N", "-m", "-C"},
+    "catchsegv": set(),
+}
+_WITH_OPERAND = frozenset({"timeout", "flock", "taskset", "setarch"})
+# Options that carry a command as one text.
+_TEXT_OPTIONS = {
+    "script": ("-c", "--command"),
+    "flock": ("-c", "--command"),
+    "mapfile": ("-C",),
+    "readarray": ("-C",),
+    "complete": ("-C",),
+    "compgen": ("-C",),
 }
 _RUNS_TEXT = re.compile(r"-[a-z]*c[a-z]*")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
@@ -244,29 +313,68 @@ def _follow(simple: SimpleCommand, found: ParsedCommand, depth: int) -> None:
     if program is None:
         return
     rest = simple.words[1:]
+    _follow_text(simple, found, depth)
     if program in SHELLS or program == "eval":
         _follow_shell(simple, found, depth)
     elif program == "find":
-        for index, word in enumerate(rest):
-            if word in ("-exec", "-execdir", "-ok", "-okdir"):
-                stop = next((at for at in range(index + 1, len(rest)) if rest[at] in (";", "+")), len(rest))
-                words = tuple(None if part == "{}" else part for part in rest[index + 1 : stop])
-                _add(SimpleCommand(words, (), False, ("find",)), found, depth)
+        _follow_find(rest, found, depth)
     elif program in _WITH_VALUE:
         words = _after_options(rest, _WITH_VALUE[program])
-        if program in ("timeout", "flock") and words:
+        if program in _WITH_OPERAND and words:
             words = words[1:]
         if program == "env":
-            if any(isinstance(word, str) and word.startswith(("-S", "--split-string")) for word in rest):
-                found.problem = "env -S builds a command from text"
-            while words and isinstance(words[0], str) and re.match(r"\w+=", words[0]):
-                words = words[1:]
+            words = _after_variables(rest, words, found)
         if program == "xargs":
             # The words that come from the pipe are not known.
             words = (*words, None) if words else ()
         if words:
             feeders = () if program == "xargs" else simple.feeders
-            _add(SimpleCommand(words, (), bool(feeders), feeders, simple.env), found, depth)
+            _add(SimpleCommand(words, (), bool(feeders), feeders, simple.env, True), found, depth)
+
+
+def _follow_find(rest: tuple[Word, ...], found: ParsedCommand, depth: int) -> None:
+    for index, word in enumerate(rest):
+        if word in ("-exec", "-execdir", "-ok", "-okdir"):
+            stop = next((at for at in range(index + 1, len(rest)) if rest[at] in (";", "+")), len(rest))
+            words = tuple(None if part == "{}" else part for part in rest[index + 1 : stop])
+            _add(SimpleCommand(words, (), False, ("find",), (), True), found, depth)
+
+
+def _after_variables(
+    rest: tuple[Word, ...], words: tuple[Word, ...], found: ParsedCommand
+) -> tuple[Word, ...]:
+    """What `env` runs; its options that hide what or where are a problem."""
+    own = [word or "" for word in rest[: len(rest) - len(words)]]
+    if any(re.match(r"-[a-zA-Z]*S|--s", word) for word in own):
+        found.problem = "env -S builds a command from text"
+    if any(re.match(r"-[a-zA-Z]*C|--c", word) for word in own):
+        found.problem = "env -C runs in another folder"
+    while words and isinstance(words[0], str) and re.match(r"\w+=", words[0]):
+        words = words[1:]
+    return words
+
+
+def _follow_text(simple: SimpleCommand, found: ParsedCommand, depth: int) -> None:
+    """What a program runs that gets it as one word: `trap 'text' EXIT`, `script -c text`."""
+    program, rest = simple.program or "", simple.words[1:]
+    texts: list[Word] = []
+    if program == "trap":
+        texts = [word for word in rest if word is None or not word.startswith("-")][:1]
+    for option in _TEXT_OPTIONS.get(program, ()):
+        for index, word in enumerate(rest):
+            if word is None or not word.startswith("-"):
+                continue
+            if word.startswith(option + "=") or (
+                len(word) > 2 and not option.startswith("--") and word[:2] == option
+            ):
+                texts.append(word[len(option) :].removeprefix("="))
+            elif word == option or (option[1:2] == word[-1:] and re.fullmatch(r"-[a-zA-Z]+", word)):
+                texts += rest[index + 1 : index + 2]
+    for text in texts:
+        if text is None:
+            found.problem = f"{program} runs a text that is known only at run time"
+        else:
+            _parse_into(text, found, depth + 1)
 
 
 def _follow_shell(simple: SimpleCommand, found: ParsedCommand, depth: int) -> None:

@@ -106,7 +106,10 @@ def run_command(argv: Sequence[str]) -> int:
     parser = run_parser()
     args = parser.parse(argv)
     _check_combinations(parser, args)
-    cwd = (args.cwd or Path.cwd()).expanduser().absolute()
+    try:
+        cwd = (args.cwd or Path.cwd()).expanduser().absolute()
+    except (FileNotFoundError, RuntimeError):
+        parser.error("the folder it was started in, or the user's home, is not there; name one with --cwd.")
     if not cwd.is_dir():
         parser.error(f"--cwd {args.cwd}: no such folder.")
     environ = dict(os.environ)

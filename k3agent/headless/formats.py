@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from k3agent import __version__
+from k3agent.agent.arguments import is_deep
 from k3agent.agent.options import Receipt
 from k3agent.events import (
     AnyEvent,
@@ -251,9 +252,9 @@ def _block(part: Any) -> JsonObject:
             block: JsonObject = {"type": "tool_use", "id": part.id, "name": part.name}
             try:
                 value = json.loads(part.arguments or "{}")
-            except ValueError:
+            except (ValueError, RecursionError):
                 value = None
-            if isinstance(value, dict):
+            if isinstance(value, dict) and not is_deep(value):
                 return {**block, "input": value}
             return {**block, "input": {}, "raw_arguments": part.arguments}
         case ToolResult():

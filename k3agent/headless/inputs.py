@@ -35,12 +35,22 @@ def read_prompt(prompt: str | None, *, with_stdin: bool) -> str | None:
     """
     if prompt == "-":
         return sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    if prompt is not None:
+        prompt = argument_text(prompt)
     if not with_stdin:
         return prompt
     attached = _read_available(sys.stdin.fileno())
     if not attached:
         return prompt
     return f"{prompt}\n\n{attached}" if prompt else attached
+
+
+def argument_text(argument: str) -> str:
+    """An argument's bytes read as UTF-8, whatever the locale; what is none becomes U+FFFD."""
+    try:
+        return os.fsencode(argument).decode("utf-8", errors="replace")
+    except UnicodeEncodeError:
+        return argument.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _read_available(descriptor: int) -> str:
@@ -78,7 +88,7 @@ def read_schema(path: Path) -> JsonObject:
 
     try:
         schema = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--json-schema {path}: {error}") from error
     if not isinstance(schema, dict):
         raise ConfigError(f"--json-schema {path}: the root is no object")
@@ -101,7 +111,7 @@ def read_structured(text: str, schema: JsonObject) -> tuple[Any, str]:
         bare = bare.partition("\n")[2].removesuffix("```").strip()
     try:
         value = json.loads(bare)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return None, f"it is no JSON: {error}"
     problem = next(iter(Draft202012Validator(schema).iter_errors(value)), None)
     if problem is None:
@@ -115,7 +125,7 @@ def parse_user_line(line: str) -> str:
     try:
         data = json.loads(line)
         content = data["message"]["content"] if "message" in data else data["content"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"a line of standard input is no user message: {line[:120]!r}") from error
     if isinstance(content, str):
         return content

@@ -95,6 +95,7 @@ class HeadlessRun:
     structured: object = None
     signum: int | None = None
     is_reader_gone: bool = False
+    is_over: bool = False
     schema: JsonObject | None = None
     started_at: float = field(default_factory=time.monotonic)
     _loop: asyncio.AbstractEventLoop | None = None
@@ -363,7 +364,7 @@ class HeadlessRun:
         session = self.session
         if session is not None and self._is_in_turn:
             session.interrupt(reason)
-        elif self._task is not None:
+        elif self._task is not None and not self.is_over:
             self._task.cancel()
 
 
@@ -392,6 +393,7 @@ def run(options: RunOptions) -> int:
 
 def _finish(headless: HeadlessRun, end: End) -> int:
     """The result, written and read; from then on the clock of the watchdog runs."""
+    headless.is_over = True
     problem = _write_answer_file(headless.options.answer_file, end.answer)
     if problem:
         end.errors.append(problem)

@@ -414,7 +414,7 @@ def _last_events(decoder: SseDecoder) -> list[SseEvent]:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -437,7 +437,7 @@ def _decode(data: str, response: httpx.Response, endpoint: Endpoint) -> JsonObje
     """One chunk; an error object inside the stream is raised as what it is."""
     try:
         chunk = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProviderError(
             f"{endpoint.base_url} sent a chunk that is no JSON: {scrub(data[:120], endpoint.api_key)!r}",
             kind=ProviderErrorKind.PROTOCOL,

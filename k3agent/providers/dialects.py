@@ -68,7 +68,10 @@ _OTHER_REGION = {
 
 
 def host_of(base_url: str) -> str:
-    return (urlsplit(base_url).hostname or "").lower()
+    try:
+        return (urlsplit(base_url).hostname or "").lower()
+    except ValueError:
+        return ""  # brackets that hold no IPv6 address
 
 
 def is_loopback(base_url: str) -> bool:

@@ -55,7 +55,7 @@ def wire_arguments(arguments: str) -> str:
         return "{}"
     try:
         value = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict):
         return arguments

@@ -49,7 +49,7 @@ def read_error_body(body: str) -> tuple[str, str]:
     """(message, type) of an error body in any of the known shapes; an HTML page gives its text."""
     try:
         data = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         plain = " ".join(_TAGS.sub(" ", body).split()) if "<" in body else " ".join(body.split())
         return plain[:_MAX_TEXT], ""
     return read_error_object(data)

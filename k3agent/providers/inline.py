@@ -259,7 +259,7 @@ def _json_call(entry: Any) -> tuple[str, str] | None:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
@@ -358,5 +358,5 @@ def _typed(text: str, kind: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -101,6 +102,12 @@ RECOVERS = {
     "answer with reasoning only": [*task()[:3], Step(reasoning="hm"), task()[3]],
     "arguments cut in half": [Step(calls=(ScriptedCall(name="read", arguments='{"path": "a.'),)), *task()],
     "arguments of a wrong kind": [Step(calls=(ScriptedCall(name="read", arguments='["a.txt"]'),)), *task()],
+    "arguments nested without end": [
+        Step(calls=(ScriptedCall(name="read", arguments='{"a":' * 5000 + "1" + "}" * 5000),)), *task()
+    ],
+    "an unknown tool with arguments nested without end": [
+        Step(calls=(ScriptedCall(name="no", arguments='{"a":' * 900 + "1" + "}" * 900),)), *task()
+    ],
     "unknown tool": [Step(calls=(ScriptedCall(name="no_such_tool"),)), *task()],
     "arguments cut by the limit": [
         Step(calls=(ScriptedCall(name="read", arguments='{"path": "a.'),), finish="length"), *task()
@@ -113,6 +120,57 @@ RECOVERS = {
         *task()[1:],
     ],
 }  # fmt: skip
+
+
+def in_shell(bench: Bench, command: str) -> subprocess.CompletedProcess[bytes]:
+    """`command` in bash, `K3` in it being the run's beginning."""
+    words = " ".join(map(shlex.quote, bench.command("run")))
+    return subprocess.run(
+        ["bash", "-c", command.replace("K3", words)],
+        cwd=bench.workspace, env=bench.environ, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("K3 hi <&-", 0),
+        ("K3 hi >&-", 0),
+        ("K3 hi 2>&-", 0),
+        ("K3 hi <&- >&- 2>&-", 0),
+        ("K3 hi >/dev/full", 1),
+        ("K3 hi 2>/dev/full", 0),
+        ("K3 hi --base-url 'http://[::1'", 52),
+        ("d=$(mktemp -d); cd $d; rmdir $d; K3 hi", 2),
+    ],
+)
+def test_odd_streams_and_places_are_no_crash(bench: Bench, command: str, code: int) -> None:
+    with served(bench, [Step(text="fine")]):
+        ran = in_shell(bench, command)
+    assert ran.returncode == code, ran.stderr
+    assert b"Traceback" not in ran.stderr
+    assert b"crashed" not in ran.stderr + ran.stdout
+
+
+@pytest.mark.parametrize("environ", [{}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+def test_a_prompt_is_utf_8_whatever_the_locale(bench: Bench, environ: dict[str, str]) -> None:
+    bench.extra.update(environ)
+    with served(bench, [Step(text="fine")]) as server:
+        assert in_shell(bench, r"K3 $'h\xc3\xa9 \xff'").returncode == 0
+    assert server.requests[0].json["messages"][-1]["content"] == "h\xe9 \ufffd"
+
+
+def test_a_named_pipe_is_not_waited_for(bench: Bench) -> None:
+    os.mkfifo(bench.workspace / "pipe")
+    calls = [
+        ScriptedCall(name="write", arguments={"path": "pipe", "content": "x"}),
+        ScriptedCall(name="read", arguments={"path": "pipe"}),
+        ScriptedCall(name="edit", arguments={"path": "pipe", "old": "a", "new": "b"}),
+        ScriptedCall(name="grep", arguments={"pattern": "x", "path": "pipe"}),
+    ]
+    with served(bench, [*(Step(calls=(call,)) for call in calls), Step(text=ANSWER)]):
+        ran = bench.stream("hi", timeout_s=30)
+    assert ran.code == 0
 
 
 @pytest.mark.parametrize("name", RECOVERS)

@@ -115,3 +115,18 @@ def test_comparison_ignores_order_and_spaces_of_json_only() -> None:
     assert canonical('{"b":"x y"}') != canonical('{"b":"x  y"}')
     assert canonical("") == canonical("{}")
     assert canonical("{torn  text") == canonical("{torn text")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"path": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"a": ' * 5000 + "1" + "}" * 5000,
+        '{"a": ' * 100 + "1" + "}" * 100,
+        '{"path": ' + "[" * 100_000,
+        json.dumps('{"a": ' * 5000 + "1" + "}" * 5000),
+    ],
+)
+def test_what_is_nested_without_end_is_refused_and_not_a_crash(text: str) -> None:
+    with pytest.raises(ArgumentsInvalid):
+        parse_object(text)

@@ -250,6 +250,12 @@ def test_looking_is_allowed_in_every_mode(judge: Judge, command: str, mode: str)
         "rg --pre ./x foo",
         "cat a.py | python",
         "PYTHONPATH=. pytest -q",
+        "uniq a.py new",
+        "sed -n -i 1p a.py",
+        "sed -n 1p -e 1d",
+        "sort --out=x a.py",
+        "git diff --outp=x",
+        "RIPGREP_CONFIG_PATH=./x rg foo",
     ],
 )
 def test_doing_needs_approval_except_in_auto(judge: Judge, command: str) -> None:
@@ -397,6 +403,64 @@ DANGEROUS += [
     "curl -o http://127.0.0.1/ http://example.com",
     "ssh -C example.com 127.0.0.1:1",
 ]
+DANGEROUS += [
+    # redirections where the grammar hangs them elsewhere, and words behind them
+    "cat <<'E' > /tmp/x\nEOF\nE",
+    "f() { echo x; } > /tmp/x; f",
+    "rm < a.py -rf ~",
+    "rm 2>/dev/null -rf ~",
+    "touch 2>/dev/null ~/x",
+    "tee <<E ~/x\nEOF\nE",
+    # functions that are none where the name is used
+    "rm() { command rm x; }; rm -rf ~",
+    "(sudo() { :; }); sudo ls",
+    # variables for all that follows
+    "export PATH=.:$PATH; ls",
+    "PATH=.; ls",
+    "declare -x LD_PRELOAD=./x.so; ls",
+    "printf -v PATH .; ls",
+    "CDPATH=/ cd etc",
+    "GIT_DIR=/tmp/x git commit -m x",
+    # homes and patterns
+    'cat "$HOME/.ssh/id_rsa"',
+    "cat ${HOME}/.ssh/id_rsa",
+    "cat ~/.ss*",
+    "rm -rf ~root",
+    "rm -rf .g*",
+    "rm -rf .[!.]*",
+    # texts and commands inside options
+    "trap 'rm -rf ~' EXIT",
+    "env -C / rm -rf etc",
+    "env --chdir=/ touch x",
+    "env -iS 'rm -rf ~'",
+    "coproc rm -rf ~",
+    "script -qc 'rm -rf ~'",
+    "flock x -c 'rm -rf ~'",
+    "mapfile -C 'rm -rf ~' -c 1 < a.py",
+    "strace -f rm -rf ~",
+    "taskset 1 rm -rf ~",
+    "unshare rm x",
+    "find /tmp -exec sed -i s/x/y/ {} +",
+    "find . -fprint /tmp",
+    # options that write or run
+    "cp -t/tmp a.py",
+    "cp -rt /tmp a.py",
+    "sort -o/tmp a.py",
+    "uniq a.py /etc/passwd",
+    "sed -n 'w /tmp/x' a.py",
+    "sed 's/x/id/e' a.py",
+    "sed '1e touch x' a.py",
+    "tar xfC a.tar /tmp",
+    "tar -xPf a.tar",
+    "tar --to-command=./x -xf a.tar",
+    "tar cf x --checkpoint=1 --checkpoint-action=exec=./x a.py",
+    "rsync a.py host:/x",
+    "git config alias.x '!rm -rf ~'",
+    "git config core.hooksPath hooks",
+    "git config --add core.fsmonitor ./x",
+    "git grep -O./x foo",
+    "git submodule foreach 'rm -rf .'",
+]
 
 
 @pytest.mark.parametrize("command", DANGEROUS)
@@ -466,6 +530,26 @@ HARMLESS_IN_AUTO += [
     "curl -s http://127.0.0.1:8000/x -o out.json",
     "/usr/bin/env python a.py",
     "PYTHONPATH=. pytest",
+]
+HARMLESS_IN_AUTO += [
+    "LC_ALL=C sort a.py | uniq -c",
+    "python a.py > out.txt 2>&1 -v",
+    "sed -n '/^def /p' a.py",
+    "sed -e 's/one/two/' -e 's|a/b|c/d|g' a.py",
+    "sed -i 's/where we/were/; s/e e/e/' a.py",
+    "sed -i '3s/.*/x = 1/' a.py",
+    "sed -i 's/a/b e/' a.py",
+    "trap 'rm -f tmp.txt' EXIT; touch tmp.txt",
+    "git config user.name me",
+    "git config --get remote.origin.url",
+    "git diff --stat && git diff -O order",
+    "cp -r src ../other/src",
+    "tar -czf x.tgz src && tar -tf x.tgz",
+    "export PYTHONPATH=src; python a.py",
+    "cat > x.py <<'E'\nprint('rm -rf ~')\nE",
+    "find . -name '*.py' -exec sed -i s/x/y/ {} +",
+    "flock lock make",
+    'check() { python a.py "$1"; }; check 1',
 ]
 
 

@@ -1,0 +1,107 @@
+"""What certain options make of programs that mostly look, or stay in the workspace: sed, tar, rsync, find."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from k3agent.agent.shell_syntax import SimpleCommand, Word
+
+RUNS = "it runs a text that was not looked at"
+# The patterns go back and forth over a script; longer ones are programs that nobody writes on one line.
+MAX_SCRIPT = 400
+TAR_RUNS = (
+    "--to-command",
+    "--checkpoint-action",
+    "--use-compress-program",
+    "--info-script",
+    "--new-volume",
+)
+_ELSEWHERE = r"\s*(/|~|\.\./)"
+# `w FILE` after an address, a separator or the flags of `s`; `e` where a command may stand, or as such a flag.
+SED_WRITES = re.compile(r"(?:^|[;{}\n\d$/|,#gpIM!])\s*[wW]" + _ELSEWHERE)
+SED_RUNS = re.compile(r"(?:^|[;{\n])\s*(?:\d+|\$|/[^/]*/)?(?:,(?:\d+|\$|/[^/]*/))?\s*e(?:\s|$)")
+SED_SUBSTITUTE_RUNS = re.compile(r"(?:^|[;{}\n\d$/])\s*s([/|,#@!])(?:(?!\1).)*\1(?:(?!\1).)*\1[gpIiMm\d]*e")
+SED_PRINT = re.compile(r"\d+(,(\d+|\$))?p")
+REMOTE = re.compile(r"[\w.-]+(@[\w.-]+)?:(?!//).*|rsync://.*|[\w.@-]+::.*")
+
+
+def danger(simple: SimpleCommand) -> str | None:
+    """Why even `auto` asks about these programs, or None."""
+    words = [word or "" for word in simple.words[1:]]
+    match simple.program:
+        case "sed":
+            return _danger_of_sed(words)
+        case "tar":
+            return _danger_of_tar(words)
+        case "rsync" if any(REMOTE.fullmatch(word) for word in words) or "-e" in words:
+            return "it talks to the network"
+    return None
+
+
+def _danger_of_sed(words: Sequence[str]) -> str | None:
+    if any(SED_WRITES.search(word) for word in words):
+        return "its script writes a file outside the workspace"
+    scripts = [word for word in words if not word.startswith("-") and len(word) < MAX_SCRIPT]
+    if any(SED_SUBSTITUTE_RUNS.search(word) or SED_RUNS.search(word) for word in scripts):
+        return RUNS
+    return None
+
+
+def _danger_of_tar(words: Sequence[str]) -> str | None:
+    if any(is_option(word, name) for word in words for name in TAR_RUNS):
+        return RUNS
+    bunches = [
+        word
+        for at, word in enumerate(words)
+        if re.fullmatch(r"-[a-zA-Z]+", word) or (at == 0 and word.isalpha())
+    ]
+    if any("P" in bunch for bunch in bunches) or "--absolute-names" in words:
+        return "the archive may hold absolute paths"
+    if any("I" in bunch or "F" in bunch for bunch in bunches):
+        return RUNS
+    if words and words[0].isalpha() and "C" in words[0]:
+        return "which folder it works in is not clear; write -C FOLDER"
+    return None
+
+
+def sed_only_prints(words: Sequence[Word]) -> bool:
+    """`sed -n 1,20p FILE...`, and nothing that changes a file or runs anything."""
+    texts = [word or "" for word in words]
+    options = {text for text in texts if text.startswith("-")}
+    plain = [text for text in texts if not text.startswith("-")]
+    return (
+        "-n" in options
+        and options <= {"-n", "-E", "-r", "-s", "--"}
+        and SED_PRINT.fullmatch("".join(plain[:1])) is not None
+    )
+
+
+def find_changes(words: Sequence[Word], readers: Collection[str]) -> bool:
+    """Whether `find -exec` runs something on what it finds that is not known only to look."""
+    runs = ("-exec", "-execdir", "-ok", "-okdir")
+    programs = [following for word, following in pairwise(words) if word in runs]
+    return any(program is None or program.rsplit("/", 1)[-1] not in readers for program in programs)
+
+
+def num_operands(words: Sequence[Word], *with_value: str) -> int:
+    """Words that are neither options nor the values of those in `with_value`."""
+    before: Word = ""
+    count = 0
+    for word in words:
+        count += (word is None or not word.startswith("-") or word == "-") and before not in with_value
+        before = word
+    return count
+
+
+def is_option(word: Word, name: str) -> bool:
+    """Whether `word` is the option `name`: with its value attached, in a bunch, or shortened if long."""
+    if word is None:
+        return False
+    if name.startswith("--"):
+        text = word.split("=", 1)[0]
+        return len(text) > 2 and name.startswith(text)
+    return not word.startswith("--") and (
+        word.startswith(name) or re.fullmatch(r"-[a-zA-Z]*" + re.escape(name[1:]), word) is not None
+    )
