@@ -130,7 +130,7 @@ class JobTable:
 
     async def end(self, job: Job) -> None:
         """End all processes of `job` and wait until they are gone."""
-        await processes.end_session(job.session)
+        await processes.end_session(job.session, **self._log.marks(job.session))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(job.process.wait(), 5)
         self.finish(job)
@@ -142,7 +142,7 @@ class JobTable:
             while not (await asyncio.wait({waiting}, timeout=min(SIZE_SAMPLE_S, self.sample_s)))[0]:
                 if _size(job.output) > MAX_OUTPUT_BYTES:
                     job.note = "killed: too much output"
-                    await processes.end_session(job.session)
+                    await processes.end_session(job.session, **self._log.marks(job.session))
                 if time.monotonic() < next_sample:
                     continue
                 next_sample = time.monotonic() + self.sample_s
@@ -159,11 +159,11 @@ class JobTable:
     async def _linger(self, job: Job) -> None:
         """Look after what a finished command left behind: it may not print for ever either."""
         count = 0
-        while count % 30 or processes.members(job.session):
+        while count % 30 or processes.members(job.session, **self._log.marks(job.session)):
             await asyncio.sleep(SIZE_SAMPLE_S)
             count += 1
             if _size(job.output) > MAX_OUTPUT_BYTES:
-                await processes.end_session(job.session)
+                await processes.end_session(job.session, **self._log.marks(job.session))
                 break
         self._log.remove(job.session)
 

@@ -19,7 +19,7 @@ TAR_RUNS = (
     "--new-volume",
 )
 _ELSEWHERE = r"\s*(/|~|\.\./)"
-# `w FILE` after an address, a separator or the flags of `s`; `e` where a command may stand, or as such a flag.
+# `w FILE` after an address, a separator or the flags of `s`; `e` where a command may stand, or as a flag.
 SED_WRITES = re.compile(r"(?:^|[;{}\n\d$/|,#gpIM!])\s*[wW]" + _ELSEWHERE)
 SED_RUNS = re.compile(r"(?:^|[;{\n])\s*(?:\d+|\$|/[^/]*/)?(?:,(?:\d+|\$|/[^/]*/))?\s*e(?:\s|$)")
 SED_SUBSTITUTE_RUNS = re.compile(r"(?:^|[;{}\n\d$/])\s*s([/|,#@!])(?:(?!\1).)*\1(?:(?!\1).)*\1[gpIiMm\d]*e")

@@ -102,8 +102,10 @@ def process_info(pid: int) -> ProcessInfo | None:
     return ProcessInfo(pid, int(fields[3]), fields[0], int(fields[19]), int(fields[11]) + int(fields[12]))
 
 
-def members(session: int) -> list[ProcessInfo]:
-    """The living processes of a session; without /proc only one entry that stands for its group."""
+def members(session: int, mark: str = "", since: int = 0) -> list[ProcessInfo]:
+    """The living processes of a session; without /proc only one entry that stands for its group. With `mark`
+    also those that left the session (`setsid`) but carry it; they began at `since` or later.
+    """
     if not PROC.joinpath("self").exists():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(session, 0)
@@ -111,28 +113,34 @@ def members(session: int) -> list[ProcessInfo]:
         return []
     pids = [int(path.name) for path in PROC.iterdir() if path.name.isdigit()]
     found = (info for pid in pids if (info := process_info(pid)))
-    return [info for info in found if info.session == session and info.state not in "ZX"]
+    alive = [info for info in found if info.state not in "ZX"]
+    text = f"{MARK}={mark}".encode()
+    return [
+        info
+        for info in alive
+        if info.session == session or (mark and info.started >= since and text in _environ(info.pid))
+    ]
 
 
-def send(session: int, number: signal.Signals) -> None:
-    """Send a signal to every process of the session."""
+def send(session: int, number: signal.Signals, mark: str = "", since: int = 0) -> None:
+    """Send a signal to every process of the session; `mark` and `since` as for `members`."""
     # First to all of the leader's group at once: a shell that outlives its children would report their death.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(session, number)
-    for info in members(session):
+    for info in members(session, mark, since):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(info.pid, number)
 
 
-async def end_session(session: int, grace_s: float = GRACE_S) -> None:
-    """End all processes of a session: asked first, then killed."""
-    send(session, signal.SIGTERM)
+async def end_session(session: int, grace_s: float = GRACE_S, *, mark: str = "", since: int = 0) -> None:
+    """End all processes of a session: asked first, then killed. `mark` and `since` as for `members`."""
+    send(session, signal.SIGTERM, mark, since)
     deadline = time.monotonic() + grace_s
     delay = 0.01
-    while members(session) and time.monotonic() < deadline:
+    while members(session, mark, since) and time.monotonic() < deadline:
         await asyncio.sleep(delay)
         delay = min(delay * 2, 0.1)
-    send(session, signal.SIGKILL)
+    send(session, signal.SIGKILL, mark, since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +160,7 @@ class SessionRecord:
         """Its living processes. The number of a session that is over may be given to a new one; that one has
         neither our leader, nor a process seen before, nor our mark.
         """
-        found = members(self.session)
+        found = members(self.session, self.mark, self.started)
         known = {(self.session, self.started), *self.seen}
         mark = f"{MARK}={self.mark}".encode()
         is_ours = any((info.pid, info.started) in known or mark in _environ(info.pid) for info in found)
@@ -162,7 +170,7 @@ class SessionRecord:
         """End its processes, asked first, then killed; whether there were any."""
         found = bool(self.members())
         for number in (signal.SIGTERM, signal.SIGKILL) if found else ():
-            send(self.session, number)
+            send(self.session, number, self.mark, self.started)
             deadline = time.monotonic() + grace_s
             while self.members() and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -190,7 +198,7 @@ class SessionLog:
     def left_behind(self, session: int) -> bool:
         """Note which processes go on after the leader's end; whether there are any."""
         record = self._records.get(session)
-        found = members(session) if record else []
+        found = members(session, record.mark, record.started) if record else []
         if record is not None and found:
             seen = tuple((info.pid, info.started) for info in found)
             self._records[session] = replace(record, seen=seen)
@@ -198,6 +206,11 @@ class SessionLog:
         elif record is not None:
             self.remove(session)
         return bool(found)
+
+    def marks(self, session: int) -> dict[str, Any]:
+        """What finds the processes that left `session`: keywords for `members` and `end_session`."""
+        record = self._records.get(session)
+        return {"mark": record.mark, "since": record.started} if record else {}
 
     def remove(self, session: int) -> None:
         if self._records.pop(session, None):

@@ -44,6 +44,21 @@ async def test_r29_a_process_left_behind_does_not_hold_the_call(ctx, call):
     assert not living(session)
 
 
+def is_running(pid: int) -> bool:
+    info = processes.process_info(pid)
+    return info is not None and info.state not in "ZX"
+
+
+@pytest.mark.parametrize("timeout_s", [5, 1])
+async def test_what_left_its_session_ends_with_the_agent_or_the_limit(ctx, call, timeout_s):
+    tail = "sleep 600" if timeout_s == 1 else "sleep 0.3"
+    await call("shell", command=f"setsid sh -c 'echo $$ > pid; exec sleep 600' & {tail}", timeout_s=timeout_s)
+    pid = int((ctx.cwd / "pid").read_text())
+    assert is_running(pid) == (timeout_s == 5)
+    await ctx.jobs.aclose()
+    assert not is_running(pid)
+
+
 async def test_r29_what_is_left_behind_goes_on_writing(ctx, call):
     """A server whose output pipe closes would die at its next line."""
     await call(
