@@ -64,7 +64,7 @@ def _usable(func: Func) -> bool:
         bool(func.cases)
         and not func.is_async
         and not func.decorators
-        and all(len(repr(case)) < 90 for case in func.cases)
+        and all(len(repr(case)) < 130 for case in func.cases)
     )
 
 

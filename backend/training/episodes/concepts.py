@@ -1,5 +1,5 @@
-"""Small well-known functions with descriptions: read from concepts.txt, named, dressed and sampled at
-random.
+"""Small functions with descriptions: read from concepts.txt (well-known ones) and natural.txt (as in ordinary
+programs), named, dressed and sampled at random.
 """
 
 import ast
@@ -7,6 +7,7 @@ import contextlib
 import io
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,9 @@ LOCALS = {
     "index": ("index", "i", "position", "pos"),
     "number": ("number", "i", "value", "k"),
 }
-PLURAL_TYPES = ("ints", "ints0", "words", "nested", "rows", "matrix", "prices")
+PLURAL_TYPES = tuple(
+    "ints ints0 words nested rows matrix prices items users orders loglines settings counts".split()  # noqa: SIM905
+)
 HINTS = {
     "int": "int",
     "pos": "int",
@@ -51,12 +54,24 @@ HINTS = {
     "nested": "list[list[int]]",
     "prices": "list",
     "pair": "tuple",
+    "hour": "int",
+    "status": "int",
+    "month": "int",
+    "day": "int",
+    "zero": "int",
+    "counts": "list[int]",
+    "settings": "list[str]",
+    "loglines": "list[str]",
+    "items": "list[dict]",
+    "users": "list[dict]",
+    "orders": "list[dict]",
+    "stock": "dict",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Concept:
-    """One entry of concepts.txt."""
+    """One entry of concepts.txt or natural.txt."""
 
     names: tuple[str, ...]
     params: tuple[tuple[str, str], ...]
@@ -103,8 +118,8 @@ class Func:
 
 
 @cache
-def concepts() -> tuple[Concept, ...]:
-    """All entries of concepts.txt."""
+def concepts(file: str = "concepts.txt") -> tuple[Concept, ...]:
+    """All entries of one of the two files."""
     found: list[Concept] = []
     head: str | None = None
     bodies: list[list[str]] = [[]]
@@ -123,7 +138,7 @@ def concepts() -> tuple[Concept, ...]:
             )
         )
 
-    for line in (Path(__file__).parent / "concepts.txt").read_text(encoding="utf-8").splitlines():
+    for line in (Path(__file__).parent / file).read_text(encoding="utf-8").splitlines():
         if line.startswith("#") or not line.strip():
             continue
         if line.startswith("--"):
@@ -139,7 +154,7 @@ def concepts() -> tuple[Concept, ...]:
 
 def sample(kind: str, rng: random.Random, words: Words) -> Any:
     """A value of a parameter type of concepts.txt."""
-    for draw in (_number, _text, _collection):
+    for draw in (_number, _text, _collection, _record, _form):
         value = draw(kind, rng, words)
         if value is not None:
             return value
@@ -239,6 +254,66 @@ def _collection(kind: str, rng: random.Random, words: Words) -> Any:
         case "pair":
             return (integer(0, 9), integer(0, 9))
     return None
+
+
+def _record(kind: str, rng: random.Random, words: Words) -> Any:
+    """Records of a program's data, or None where `kind` is none."""
+    integer, some = rng.randint, range(rng.choice((1, 2, 2)))
+    match kind:
+        case "items":
+            return [{"name": words.noun(), "price": integer(1, 20), "quantity": integer(1, 5)} for _ in some]
+        case "users":
+            return [{"name": words.noun(), "age": integer(9, 60), "active": rng.random() < 0.6} for _ in some]
+        case "orders":
+            return [
+                {"id": integer(1, 99), "total": integer(5, 90), "status": rng.choice(("open", "paid"))}
+                for _ in some
+            ]
+        case "stock":
+            return {words.noun(): integer(0, 9) for _ in some}
+        case "counts":
+            return [integer(1, 9) for _ in range(integer(1, 4))]
+        case "settings":
+            lines = [f"{words.noun()}={words.noun()}" for _ in some]
+            return [*lines, "# " + words.noun()] if rng.random() < 0.4 else lines
+        case "loglines":
+            levels = [rng.choice(("ERROR", "INFO", "WARNING")) for _ in range(integer(1, 3))]
+            return [f"{level}: {words.noun()}" for level in levels]
+    return None
+
+
+def _form(kind: str, rng: random.Random, words: Words) -> Any:
+    """A line, word or number with a form of its own, or None where `kind` is none."""
+    integer, noun = rng.randint, words.noun
+    forms: dict[str, Callable[[], Any]] = {
+        "hour": lambda: integer(0, 23),
+        "status": lambda: rng.choice((200, 201, 204, 301, 302, 400, 404, 500, 503)),
+        "month": lambda: integer(1, 12),
+        "day": lambda: integer(1, 28),
+        "zero": lambda: 0,
+        "fullname": lambda: " ".join(noun().capitalize() for _ in range(integer(2, 3))),
+        "setting": lambda: rng.choice((f"{noun()}={noun()}", f"{noun()} = {integer(1, 99)}", "a=b=c")),
+        "booly": lambda: rng.choice(("yes", "Yes", "true", "TRUE", "1", "0", "no", noun())),
+        "logline": lambda: f"{rng.choice(('ERROR', 'INFO', 'WARNING'))}: {noun()} {noun()}",
+        "commented": lambda: rng.choice((f"{noun()} = 1  # {noun()}", f"{noun()}()", f"# {noun()}")),
+        "multiline": lambda: "\n".join(rng.choice((noun(), noun(), "")) for _ in range(integer(1, 3))),
+        "phrase": lambda: " ".join(rng.choice((noun(), "the", "a")) for _ in range(integer(2, 4))),
+        "prefix": lambda: rng.choice(("> ", "  ", "# ", "- ")),
+        "camel": lambda: noun() + noun().capitalize(),
+        "snake": lambda: "_".join(noun() for _ in range(integer(1, 3))),
+        "date": lambda: f"{integer(1990, 2030)}-{integer(1, 12):02d}-{integer(1, 28):02d}",
+        "time": lambda: f"{integer(0, 23):02d}:{integer(0, 59):02d}",
+        "dayname": lambda: rng.choice(("monday", "Friday", "saturday", "Sunday", "tuesday")),
+        "path": lambda: "/".join(noun() for _ in range(integer(2, 3))),
+        "dotted": lambda: rng.choice((".", "")) + noun(),
+        "query": lambda: "&".join(f"{noun()}={integer(1, 9)}" for _ in range(integer(1, 2))),
+        "url": lambda: f"{rng.choice(('http', 'https'))}://{noun()}.org/{noun()}",
+        "onoff": lambda: rng.choice(("on", "off")),
+        "statusname": lambda: rng.choice(("open", "paid", "shipped")),
+        "digits": lambda: str(integer(0, 99999)),
+        "password": lambda: noun() + rng.choice(("", str(integer(1, 9999)))),
+    }
+    return forms[kind]() if kind in forms else None
 
 
 def replace_words(text: str, table: dict[str, str]) -> str:
@@ -357,10 +432,15 @@ def compile_function(func: Func, extra: dict[str, Any] | None = None) -> Any:
     return scope[func.name]
 
 
+NATURAL_SHARE = 0.45
+
+
 def random_concept(rng: random.Random, words: Words, **options: Any) -> Func:
-    """A function from any concept."""
+    """A function from any concept; in a natural project mostly from natural.txt, with its own parameters."""
     while True:
-        func = instantiate(rng.choice(concepts()), rng, words, **options)
+        file = "natural.txt" if rng.random() < (0.7 if words.natural else NATURAL_SHARE) else "concepts.txt"
+        keep = {"keep_params": True} if words.natural and rng.random() < 0.6 else {}
+        func = instantiate(rng.choice(concepts(file)), rng, words, **{**keep, **options})
         if func is not None:
             return func
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from k3agent.backend.training.episodes import goals
 from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.outputs import Look
 from k3agent.backend.training.episodes.project import Project, draw_project
 from k3agent.backend.training.episodes.registry import GoalEntry, Setting
 from k3agent.backend.training.episodes.session import Message, Outcome, Plan, Session, TooLong, played
@@ -92,6 +93,7 @@ class Player:
         words = Words(rng, self.held_out)
         machine.shown_root = machine.shown_root.format(words.noun(), words.noun())
         if stage:
+            machine.look = Look.draw(rng)
             kind = rng.random()
             if kind < 0.08:
                 machine.has_pytest = False

@@ -133,7 +133,7 @@ def add_tests(project: Project, rng: random.Random, words: Words, tests: str, ki
         funcs = [
             func
             for func in funcs
-            if all(len(repr(case)) < 90 and "inf" not in repr(case) for case in func.cases)
+            if all(len(repr(case)) < 130 and "inf" not in repr(case) for case in func.cases)
         ]
         if funcs and rng.random() < 0.8:
             chosen = funcs if len(funcs) < 4 else rng.sample(funcs, 3)

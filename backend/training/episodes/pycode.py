@@ -174,8 +174,51 @@ class Module:
         return "\n".join(lines) + "\n"
 
 
+def _natural_const(rng: random.Random, words: Words, style: Style) -> Const | None:
+    """A constant that programs often have, with a value that suits it; None when its name is taken."""
+    quote, number = style.quote, rng.randint
+    text = rng.choice
+    name, value, kind = rng.choice(
+        (
+            ("MAX_RETRIES", str(number(1, 10)), "int"),
+            ("DEFAULT_TIMEOUT", str(text((5, 10, 15, 30, 60, 120))), "int"),
+            ("TIMEOUT_SECONDS", str(number(1, 300)), "int"),
+            ("PAGE_SIZE", str(text((10, 20, 25, 50, 100))), "int"),
+            ("MAX_CONNECTIONS", str(text((5, 10, 50, 100, 500))), "int"),
+            ("PORT", str(text((80, 3000, 5000, 8000, 8080, 5432))), "int"),
+            ("CACHE_TTL", str(text((60, 300, 600, 3600, 86400))), "int"),
+            ("MIN_PASSWORD_LENGTH", str(number(6, 16)), "int"),
+            ("TAX_RATE", str(number(1, 30) / 100), "float"),
+            ("DISCOUNT_RATE", str(number(1, 50) / 100), "float"),
+            ("SHIPPING_COST", str(number(1, 99) / 10), "float"),
+            ("THRESHOLD", str(number(1, 99) / 100), "float"),
+            ("API_URL", f"{quote}https://api.{words.noun()}.com/v{number(1, 4)}{quote}", "str"),
+            ("BASE_URL", f"{quote}http://localhost:{text((3000, 5000, 8000))}{quote}", "str"),
+            ("HOST", f"{quote}{text(('localhost', '127.0.0.1', '0.0.0.0'))}{quote}", "str"),
+            ("CURRENCY", f"{quote}{text(('EUR', 'USD', 'GBP', 'CHF'))}{quote}", "str"),
+            ("LOG_LEVEL", f"{quote}{text(('DEBUG', 'INFO', 'WARNING'))}{quote}", "str"),
+            ("DATE_FORMAT", f"{quote}{text(('%Y-%m-%d', '%d.%m.%Y', '%m/%d/%Y'))}{quote}", "str"),
+            ("DEFAULT_LANGUAGE", f"{quote}{text(('en', 'de', 'fr', 'es'))}{quote}", "str"),
+            ("VERSION", f"{quote}{number(0, 5)}.{number(0, 20)}.{number(0, 9)}{quote}", "str"),
+            ("DB_NAME", f"{quote}{words.noun()}.db{quote}", "str"),
+            ("DEBUG", text(("True", "False")), "bool"),
+            ("USE_CACHE", text(("True", "False")), "bool"),
+            ("ENABLE_EMAILS", text(("True", "False")), "bool"),
+            ("SUPPORTED_LANGUAGES", f"[{quote}en{quote}, {quote}{text(('de', 'fr', 'it'))}{quote}]", "strs"),
+            ("ALLOWED_EXTENSIONS", f"[{quote}jpg{quote}, {quote}{text(('png', 'pdf'))}{quote}]", "strs"),
+            ("RETRY_DELAYS", f"[1, {number(2, 5)}, {number(6, 30)}]", "ints"),
+        )
+    )
+    if name in words.used:
+        return None
+    words.used.add(name)
+    return Const(name, value, kind, hinted=style.hints and rng.random() < 0.4)
+
+
 def draw_const(rng: random.Random, words: Words, style: Style) -> Const:
     """A constant with a typical value."""
+    if rng.random() < (0.6 if words.natural else 0.15) and (known := _natural_const(rng, words, style)):
+        return known
     kind = rng.choice(("int", "int", "int", "float", "str", "str", "bool", "strs", "ints"))
     quote = style.quote
     match kind:
@@ -297,9 +340,9 @@ def _statement(
 def draw_function(rng: random.Random, words: Words, style: Style, module: Module) -> Func:
     """Any function for a module; testable ones carry cases."""
     kind = rng.random()
-    if kind < 0.35:
+    if kind < (0.65 if words.natural else 0.35):
         func = random_concept(rng, words, style=style.naming)
-    elif kind < 0.6:
+    elif kind < (0.75 if words.natural else 0.6):
         func = described_function(rng, words, style.naming)
     else:
         known = {const.name: const.kind for const in module.consts if const.kind in HINTS}

@@ -59,7 +59,12 @@ def parse_run(text: str) -> Run:
             current.error = line[4:].strip()
         if current is not None and line.startswith("E   ") and re.match(r"E\s+\w*(Error|Exception)\b", line):
             current.error = line[4:].strip()
-    return Run(re.sub(r"^=+ | =+$", "", summary), failures, ok)
+    return Run(without_time(re.sub(r"^=+ | =+$", "", summary)), failures, ok)
+
+
+def without_time(summary: str) -> str:
+    """The counts alone: how long it took is nobody's question."""
+    return re.sub(r" in \d[\d.]*( ?s| seconds).*$", "", summary)
 
 
 def _unittest(body: list[str], ok: bool) -> Run:

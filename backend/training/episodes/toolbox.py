@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from k3agent.backend.training.episodes.outputs import Look
 from k3agent.backend.training.episodes.workspace import Workspace
 from k3agent.backend.training.episodes.zygote import Zygote, parse_python
 from k3agent.errors import ToolError
@@ -63,6 +64,7 @@ class Machine:
     has_pytest: bool = True
     shell_denied: str = ""
     shown_root: str = ""
+    look: Look | None = None
 
 
 class Toolbox:
@@ -126,6 +128,20 @@ class Toolbox:
             return stop.value.text or "(no output)"
         raise RuntimeError(f"the tool {name} waits for something; it must run without an event loop here")
 
+    def _python(self, argv: list[str]) -> tuple[str, int]:
+        """Output and exit code of `python argv...`, test runs as the machine shows them."""
+        self.start()
+        assert self._zygote is not None
+        look, module = self.machine.look, argv[1] if argv[:1] == ["-m"] else ""
+        if look is not None and module == "pytest":
+            argv = [*argv, *look.flags]
+        output, code = self._zygote.run(self.workspace.root, argv)
+        if look is not None and module == "pytest":
+            return look.pytest_output(output, self.workspace.root), code
+        if look is not None and module == "unittest":
+            return look.unittest_output(output), code
+        return re.sub(r"\bin \d+\.\d+s\b", "in 0.02s", output), code
+
     def _shell(self, command: str) -> str:
         machine = self.machine
         if machine.shell_denied:
@@ -141,10 +157,7 @@ class Toolbox:
         if argv is not None and argv[:2] == ["-m", "pytest"] and not machine.has_pytest:
             return f"/usr/bin/{first}: No module named pytest\n[exit code 1]"
         if argv is not None:
-            self.start()
-            assert self._zygote is not None
-            output, code = self._zygote.run(self.workspace.root, argv)
-            output = re.sub(r"\bin \d+\.\d+s\b", "in 0.02s", output)
+            output, code = self._python(argv)
         else:
             done = subprocess.run(
                 ["bash", "-c", command],

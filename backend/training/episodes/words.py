@@ -119,22 +119,31 @@ class Words:
 
     def __init__(self, rng: random.Random, held_out: bool = False, part: str = "") -> None:
         self.rng = rng
+        self.natural = rng.random() < 0.5
+        """Names as programs have them (users, orders, services) rather than any words of the language."""
         self.held_out = held_out
         self.part = part or ("held_out" if held_out else "train")
         pools = POOLS[held_out]
+        self._usual = NATURAL_POOLS[held_out]
         self._nouns, self._verbs, self._adjectives = pools
         self.used: set[str] = set()
 
     def noun(self) -> str:
         """A noun; now and then an invented word."""
+        if self.natural and self.rng.random() < 0.75:
+            return self.rng.choice(self._usual["NATURAL_NOUNS"])
         return self.invented() if self.rng.random() < 0.05 else self.rng.choice(self._nouns)
 
     def verb(self) -> str:
         """A verb."""
+        if self.natural and self.rng.random() < 0.9:
+            return self.rng.choice(self._usual["NATURAL_VERBS"])
         return self.rng.choice(self._verbs)
 
     def adjective(self) -> str:
         """An adjective."""
+        if self.natural and self.rng.random() < 0.85:
+            return self.rng.choice(self._usual["NATURAL_ADJECTIVES"])
         return self.rng.choice(self._adjectives)
 
     def invented(self) -> str:
@@ -159,6 +168,20 @@ class Words:
         """Words of a function's name: verb first."""
         rng = self.rng
         kind = rng.random()
+        if self.natural and kind > 0.7:
+            noun = self.noun()
+            return rng.choice(
+                (
+                    ["get", noun, "by", rng.choice(("id", "name", "email", "key", "date"))],
+                    ["is", "valid", noun],
+                    ["has", plural(noun)],
+                    [noun, "to", rng.choice(("dict", "json", "text", "row"))],
+                    [self.verb(), noun, rng.choice(("list", "data", "info", "path", "count", "total"))],
+                    [self.verb(), "all", plural(noun)],
+                    ["on", noun, rng.choice(("created", "changed", "deleted", "error"))],
+                    ["_" + self.verb(), noun],
+                )
+            )
         if kind < 0.45:
             return [self.verb(), self.noun()]
         if kind < 0.65:
@@ -210,6 +233,8 @@ class Words:
 
         def make() -> str:
             kind = self.rng.random()
+            if self.natural and kind < 0.7:
+                return pascal([self.noun()]) + self.rng.choice(_LISTS["CLASS_ENDS"])
             if kind < 0.35:
                 return pascal([self.noun()])
             if kind < 0.8:
@@ -247,6 +272,9 @@ class Words:
 
         def make() -> str:
             kind = self.rng.random()
+            if self.natural and kind < 0.7:
+                name = self.rng.choice(_LISTS["NATURAL_MODULES"])
+                return name if kind < 0.5 else f"{self.noun()}_{name}"
             if kind < 0.25:
                 return self.rng.choice(_LISTS["COMMON_MODULES"])
             if kind < 0.6:
@@ -270,6 +298,23 @@ class Words:
         """A short sentence without full stop."""
         rng = self.rng
         noun, other = self.noun(), self.noun()
+        if self.natural and rng.random() < 0.7:
+            return rng.choice(
+                (
+                    f"{self.verb()} the {noun} and return the {other}",
+                    f"{self.verb()} {plural(noun)} for the given {other}",
+                    f"return early when the {noun} is {self.adjective()}",
+                    f"called once for every {noun}",
+                    f"the {self.adjective()} {noun} comes from the {other} service",
+                    f"helpers for {plural(noun)} and {plural(other)}",
+                    f"{self.verb()} the {noun} before saving the {other}",
+                    f"raise an error if the {noun} has no {other}",
+                    f"everything about {plural(noun)}",
+                    f"keep this in sync with the {noun} {rng.choice(('table', 'schema', 'page', 'view'))}",
+                    f"the {noun} must be {self.adjective()} here",
+                    f"see the {noun} docs for the {other} format",
+                )
+            )
         return rng.choice(
             (
                 f"{self.verb()} the {noun} before the {other}",
@@ -391,6 +436,13 @@ RESERVED = frozenset(
 STDLIB_CLASH = frozenset(_LISTS["STDLIB_CLASH"])
 """Names that would hide a module of the standard library (or look too much like one) get a suffix."""
 
+NATURAL_POOLS = {
+    held_out: {
+        name: [word for word in _LISTS[name] if is_held_out(word) == held_out]
+        for name in ("NATURAL_NOUNS", "NATURAL_VERBS", "NATURAL_ADJECTIVES")
+    }
+    for held_out in (False, True)
+}
 POOLS = {
     held_out: tuple(
         [word for word in words if is_held_out(word) == held_out and not iskeyword(word)]

@@ -303,7 +303,8 @@ def set_const(ctx: Setting) -> Plan | None:
     if item is None:
         return None
     said, new = draw_value(ctx, item.value)
-    if ctx.rng.random() < 0.05:
+    is_same = ctx.rng.random() < 0.05
+    if is_same:
         said = new = item.value
     text = changed_text(ctx, item, new)
     if text is None:
@@ -314,7 +315,7 @@ def set_const(ctx: Setting) -> Plan | None:
         "setvalue",
         slots,
         lambda s: play_set(s, slots["name"], said),
-        checks.writes({item.path: text}),
+        checks.answers("already", item.name) if is_same else checks.writes({item.path: text}),
         ("const", item.name),
     )
 

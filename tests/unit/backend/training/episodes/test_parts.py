@@ -15,6 +15,7 @@ from k3agent.backend.training.episodes.explain import explain_python
 from k3agent.backend.training.episodes.expressions import described_function
 from k3agent.backend.training.episodes.families.values import fit_value, split_value
 from k3agent.backend.training.episodes.mutate import find_bug, with_bug
+from k3agent.backend.training.episodes.outputs import Look
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.testruns import name_under_test, parse_run
 from k3agent.backend.training.episodes.words import Words
@@ -176,3 +177,35 @@ def test_only_plain_python_commands_are_taken() -> None:
     assert parse_python("python a.py && ls") is None
     assert parse_python("python a.py > out") is None
     assert parse_python("ls") is None
+
+
+def test_natural_functions_have_cases() -> None:
+    for concept in concepts("natural.txt"):
+        made = []
+        for seed in range(4):
+            rng = random.Random(seed)
+            made.append(instantiate(concept, rng, Words(rng)))
+        assert any(func is not None and len(func.cases) >= 2 for func in made), concept.names
+
+
+def test_other_computers_print_the_same_counts_and_failures() -> None:
+    output = (
+        "F.                                                                       [100%]\n"
+        "=================================== FAILURES ===================================\n"
+        "____________________________________ test_a ____________________________________\n"
+        "test_a.py:6: in test_a\n    assert f(1, 0) == 2\n           ^^^^^^^\n"
+        "test_a.py:2: in f\n    return a / b\n           ^^^^^\nE   ZeroDivisionError: division by zero\n"
+        "=========================== short test summary info ============================\n"
+        "FAILED test_a.py::test_a - ZeroDivisionError: division by zero\n1 failed, 1 passed in 0.29s"
+    )
+    seen = set()
+    for seed in range(200):
+        shown = Look.draw(random.Random(seed)).pytest_output(output, "/work/x")
+        run = parse_run(f"{shown}\n[exit code 1]")
+        assert run.summary.startswith("1 failed, 1 passed") and " in " not in run.summary
+        assert [item.name for item in run.failures] == ["test_a"]
+        assert run.failures[0].places[-1][:3] == ("test_a.py", 2, "f")
+        assert run.failures[0].error == "ZeroDivisionError: division by zero"
+        seen.add(shown)
+    assert len(seen) > 150
+    assert any("warnings.warn" in text for text in seen) and any("coverage" in text for text in seen)

@@ -56,11 +56,11 @@ def test_oracle_is_accepted_and_harm_is_not(player: Player, family: str) -> None
         _, answer = played(plan, session)
         after = workspace.snapshot()
         solved += plan.check(Outcome(files, after, answer)) is None
-        victim = next(path for path in sorted(after) if path not in plan.slots.values())
-        harmed = {**after, victim: after[victim] + "harm"} if len(after) > 1 else {**after, "harm.txt": "x"}
         extra = {**after, "harm.txt": "x"}
         assert plan.check(Outcome(files, extra, answer)) is not None, plan.goal
-        assert plan.check(Outcome(files, harmed, answer)) is not None or len(after) == 1, (plan.goal, victim)
+        for victim in [path for path in sorted(after) if files.get(path) == after[path]][:2]:
+            harmed = {**after, victim: after[victim] + "harm"}
+            assert plan.check(Outcome(files, harmed, answer)) is not None, (plan.goal, victim)
     assert solved >= 4
 
 
