@@ -226,12 +226,13 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
 def _show(store: SessionStore, argv: Sequence[str]) -> int:
     from k3agent.export import export_session
     from k3agent.headless.arguments import Parser
+    from k3agent.headless.output import print_foreign
 
     parser = Parser("sessions show", "A session's conversation.")
     parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
     args = parser.parse(argv)
     row = _row(store, args.id)
-    print(export_session(row, store.messages(row.id), "md"))
+    print_foreign(export_session(row, store.messages(row.id), "md") + "\n")
     return 0
 
 
@@ -240,6 +241,7 @@ def _export(store: SessionStore, argv: Sequence[str]) -> int:
 
     from k3agent.export import FORMATS, export_session
     from k3agent.headless.arguments import Parser
+    from k3agent.headless.output import print_foreign
 
     parser = Parser("sessions export", "A session as a file.")
     parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
@@ -251,7 +253,7 @@ def _export(store: SessionStore, argv: Sequence[str]) -> int:
     row = _row(store, args.id)
     text = export_session(row, store.messages(row.id), args.format)
     if args.file is None:
-        print(text, end="")
+        print_foreign(text)
     else:
         args.file.write_text(text, encoding="utf-8")
     return 0

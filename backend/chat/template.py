@@ -236,7 +236,7 @@ def _write_call(writer: Writer, call: Json, index: int) -> None:
     if isinstance(arguments, str) and arguments.strip():
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             # what is not JSON goes back as one opaque block, so that the model sees what it wrote
             writer.open("json", type="object")
             writer.text(str(arguments))

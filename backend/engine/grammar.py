@@ -83,7 +83,9 @@ class ToolShape:
             if isinstance(properties, dict)
             else {}
         )
-        required = frozenset(key for key in schema.get("required") or () if key in parameters)
+        listed = schema.get("required")
+        names = listed if isinstance(listed, list) else []
+        required = frozenset(key for key in names if isinstance(key, str) and key in parameters)
         takes_more = bool(schema.get("additionalProperties", False)) or (schema != {} and properties is None)
         return cls(str(function.get("name") or ""), parameters, required, takes_more)
 

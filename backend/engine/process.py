@@ -62,6 +62,10 @@ def serve(pipe: Connection, engine: Engine) -> None:
                         engine.add(request)
                     except BackendError as error:
                         pipe.send(Failed(request.request_id, str(error)))
+                    except Exception as error:
+                        # one request that nobody has thought of must not end all the others
+                        log.exception("request %s could not be taken", request.request_id)
+                        pipe.send(Failed(request.request_id, f"the request could not be taken: {error}"))
                     # refusals are reported by a step, even when there is nothing to run
                     break
                 case Abort(request_id):

@@ -123,6 +123,9 @@ class Routes:
                 return await handler(request)
             except ClientDisconnect:
                 return Response(status_code=499)
+            except RecursionError:
+                error = BadRequestError("the body, or a text of JSON in it, is nested too deeply")
+                return JSONResponse(error_body(error), status_of(error))
             except Exception as error:
                 status = status_of(error)
                 if status == 500:

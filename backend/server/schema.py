@@ -104,6 +104,9 @@ def check_tools(tools: object, where: str) -> list[Json]:
             _refuse(f"{at}.function.parameters must be a JSON schema object")
         if parameters and parameters.get("type", "object") != "object":
             _refuse('tools.function.parameters.type is required and must be "object"')
+        for key, kind, said in (("properties", dict, "an object"), ("required", list, "an array")):
+            if parameters and not isinstance(parameters.get(key, kind()), kind):
+                _refuse(f"{at}.function.parameters.{key} must be {said}")
     return tools
 
 

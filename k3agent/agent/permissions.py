@@ -174,7 +174,8 @@ class Territory:
             for root in self._roots:
                 if path.is_relative_to(root):
                     for name in path.relative_to(root).parts:
-                        if name in (".git", ".k3agent"):
+                        # Some file systems take `.GIT` for `.git`.
+                        if name.casefold() in (".git", ".k3agent"):
                             return f"{path} lies in the protected folder {name}"
         return None
 

@@ -26,6 +26,7 @@ from k3agent.events import (
     TextStreamed,
     TurnOutcome,
 )
+from k3agent.headless.output import clean
 from k3agent.types import ImagePart, JsonObject, Message, ReasoningPart, Role, TextPart, ToolCall, ToolResult
 
 Write = Callable[[str], None]
@@ -105,10 +106,11 @@ class Format(Protocol):
 
 
 class TextFormat:
-    """The final answer and nothing else."""
+    """The final answer and nothing else; for a terminal without what a terminal would obey."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, *, is_terminal: bool = False) -> None:
         self._write = write
+        self._is_terminal = is_terminal
 
     def started(self, start: Start) -> None:
         return None
@@ -117,8 +119,9 @@ class TextFormat:
         return None
 
     def ended(self, end: End) -> None:
-        if end.answer:
-            self._write(end.answer if end.answer.endswith("\n") else f"{end.answer}\n")
+        answer = clean(end.answer) if self._is_terminal else end.answer
+        if answer:
+            self._write(answer if answer.endswith("\n") else f"{answer}\n")
 
 
 class JsonFormat:

@@ -7,7 +7,9 @@ for the reader. Standard error is progress: beyond the bound it is dropped.
 from __future__ import annotations
 
 import os
+import re
 import select
+import sys
 import threading
 import time
 from collections import deque
@@ -15,6 +17,17 @@ from collections.abc import Callable
 
 _MAX_WAITING_BYTES = 8 * 1024 * 1024
 _WRITE_BYTES = 64 * 1024
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def clean(text: str) -> str:
+    """`text` without anything that a terminal would obey; tabs and line feeds stay."""
+    return _CONTROL.sub("�", text)
+
+
+def print_foreign(text: str) -> None:
+    """Print what models and tools wrote: a terminal gets nothing of it that it would obey."""
+    print(clean(text) if sys.stdout.isatty() else text, end="")
 
 
 class PipeWriter:

@@ -5,7 +5,6 @@ Nothing of it is needed to read the answer. Control characters of untrusted text
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 
@@ -22,20 +21,15 @@ from k3agent.events import (
     Retrying,
 )
 from k3agent.headless.formats import End
+from k3agent.headless.output import clean
 from k3agent.types import Role
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MAX_DIFF_LINES = 20
 _MAX_OUTPUT_LINES = 4
 _MAX_LINE = 160
 _SLOW_S = 2.0
 _LOG_EVERY_S = 10.0
 _DIFF_TOOLS = {"edit", "patch", "write"}
-
-
-def clean(text: str) -> str:
-    """`text` without anything that a terminal would obey; tabs and line feeds stay."""
-    return _CONTROL.sub("�", text)
 
 
 class Progress:

@@ -424,7 +424,7 @@ def _format(options: RunOptions, out: PipeWriter) -> Format:
         return JsonFormat(out.write)
     if options.output_format == "stream-json":
         return StreamJsonFormat(out.write, is_partial=options.is_partial)
-    return TextFormat(out.write)
+    return TextFormat(out.write, is_terminal=sys.stdout.isatty())
 
 
 def failed_before_start(options: RunOptions, error: ConfigError) -> int:

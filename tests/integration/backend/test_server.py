@@ -429,3 +429,22 @@ class TestImages:
         system = {"role": "system", "content": self.message(self.png("red"))["content"]}
         assert seeing.post(messages=[system, USER]).status_code == 400
         assert seeing.post().status_code == 200
+
+
+def test_nesting_without_end_is_a_bad_request(server: Running) -> None:
+    url = server.url + "/v1/chat/completions"
+    for body in (b"[" * 200_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000):
+        assert httpx.post(url, content=body, headers=server.headers).status_code == 400
+    call = {"name": "read", "arguments": '{"a":' * 5000 + "1" + "}" * 5000}
+    asked = {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": call}]}
+    answer = server.post(messages=[USER, asked, {"role": "tool", "tool_call_id": "a", "content": "x"}])
+    assert answer.status_code in (200, 400), answer.text
+
+
+def test_a_schema_that_makes_no_sense_does_not_end_the_engine(server: Running) -> None:
+    before = server.engine_pid()
+    for parameters in ({"required": 5}, {"properties": 5}, {"properties": {"a": {"enum": [{}, [], None]}}}):
+        tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
+        answer = server.post(tools=[tool], tool_choice="required")
+        assert answer.status_code in (200, 400), answer.text
+    assert server.engine_pid() == before

@@ -72,7 +72,7 @@ def test_writing_by_mode(judge: Judge, mode: str, inside: Action, outside: Actio
 
 
 @pytest.mark.parametrize(
-    "path", [".git/config", ".git/hooks/pre-commit", "src/.git/x", ".k3agent/config.toml"]
+    "path", [".git/config", ".git/hooks/pre-commit", ".GIT/config", "src/.git/x", ".k3agent/config.toml"]
 )
 def test_protected_folders_are_asked_about_even_when_a_rule_allows(judge: Judge, path: str) -> None:
     assert judge.write(path) is Action.ASK

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from k3agent.agent.options import Receipt
 from k3agent.events import CallEnded, CallProposed, MessageAdded, Noticed, ReasoningStreamed, TurnOutcome
 from k3agent.headless.formats import End, JsonFormat, Start, StreamJsonFormat, TextFormat
-from k3agent.headless.progress import Progress, clean
+from k3agent.headless.output import clean
+from k3agent.headless.progress import Progress
 from k3agent.types import (
     Finish,
     Message,
@@ -131,3 +132,14 @@ def test_progress_shows_diffs_in_color_and_errors() -> None:
     progress.ended(end(exit_code=1, errors=["it broke"], outcome=TurnOutcome.PROVIDER))
     assert any("it broke" in line for line in out)
     assert any("--resume s" in line for line in out)
+
+
+def test_a_terminal_gets_no_answer_that_it_would_obey() -> None:
+    written: list[str] = []
+    end = End(
+        outcome=TurnOutcome.SUCCESS, exit_code=0, session_id="s", answer="a\x1b[2J\x9b1mb\n", report="",
+        structured_output=None, duration_s=1.0, receipt=Receipt(), errors=[],
+    )  # fmt: skip
+    TextFormat(written.append, is_terminal=True).ended(end)
+    TextFormat(written.append).ended(end)
+    assert written == ["a�[2J�1mb\n", end.answer]

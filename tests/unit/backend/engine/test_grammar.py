@@ -13,7 +13,7 @@ from support.tiny_tokenizer import write_tiny_tokenizer
 from k3agent.backend.chat.parser import OutputParser
 from k3agent.backend.chat.template import render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
-from k3agent.backend.engine.grammar import Free, Grammar, GrammarSpec, OneOf
+from k3agent.backend.engine.grammar import Free, Grammar, GrammarSpec, OneOf, ToolShape
 from k3agent.backend.errors import GrammarError
 
 
@@ -215,3 +215,20 @@ def test_the_grammar_also_starts_in_the_response(tiny: Tokenizer, tmp_path: Path
     for token_id in ids:
         grammar.advance(token_id)
     assert grammar.is_done
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object", "required": 5, "properties": {"a": {}}},
+        {"type": "object", "required": [5, {}, "a"], "properties": {"a": None}},
+        {"type": "object", "properties": 5},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        {"$ref": 5},
+    ],
+)
+def test_a_schema_that_makes_no_sense_restricts_nothing_and_breaks_nothing(
+    parameters: dict[str, Any],
+) -> None:
+    shape = ToolShape.from_declaration({"function": {"name": "x", "parameters": parameters}})
+    assert shape.required <= {"a"}
