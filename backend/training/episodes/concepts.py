@@ -324,9 +324,17 @@ def replace_words(text: str, table: dict[str, str]) -> str:
     return pattern.sub(lambda match: table[match.group(1)], text)
 
 
+@cache
+def _names_in(concept: Concept) -> frozenset[str]:
+    """The names that a concept's bodies use, parameters left out."""
+    text = "\n".join(line for body in concept.bodies for line in body)
+    return frozenset(re.findall(r"(?<!\$)\b[a-z_]\w*", text))
+
+
 def param_names(concept: Concept, rng: random.Random, words: Words) -> dict[str, str]:
     """Names for the parameters: the usual ones, or words that suit."""
     table: dict[str, str] = {}
+    taken = {name for name, _ in concept.params} | _names_in(concept)
     keep = rng.random() < 0.45
     for name, kind in concept.params:
         chosen = name
@@ -342,7 +350,7 @@ def param_names(concept: Concept, rng: random.Random, words: Words) -> dict[str,
                 chosen = rng.choice(
                     ("x", "y", "left", "right", "first", "second", "amount", "value", "source")
                 )
-        if chosen in table.values() or chosen in RESERVED or chosen in LOCALS:
+        if chosen in taken or chosen in table.values() or chosen in RESERVED or chosen in LOCALS:
             chosen = name
         table[name] = chosen
     return table

@@ -31,6 +31,7 @@ MODULES = (
     "creating",
     "repair",
     "running",
+    "asking",
     "limits",
 )
 for _module in MODULES:
