@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from k3agent.backend.chat.images import ImageReader, ImageSettings
 from k3agent.backend.chat.template import render
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.config import PAGE_SIZE
@@ -212,21 +213,29 @@ def compare_prompts(file: Path, tokenizer_folder: Path) -> list[Prompt]:
     except (OSError, ValueError) as error:
         raise ModelFilesError(f"{file} cannot be read ({error}). Give a file of chat vectors.") from error
     tokenizer = Tokenizer.from_dir(tokenizer_folder)
+    read_image = ImageReader(ImageSettings.from_dir(tokenizer_folder))
     if isinstance(cases, list):
         cases = {str(number): case for number, case in enumerate(cases)}
     if not isinstance(cases, dict):
         raise ModelFilesError(f"{file} holds a {type(cases).__name__}, not prompts by name.")
-    return [_compare_prompt(tokenizer, name, case, file) for name, case in cases.items()]
+    return [_compare_prompt(tokenizer, read_image, name, case, file) for name, case in cases.items()]
 
 
-def _compare_prompt(tokenizer: Tokenizer, name: str, case: dict[str, Any], file: Path) -> Prompt:
+def _compare_prompt(
+    tokenizer: Tokenizer, read_image: ImageReader, name: str, case: dict[str, Any], file: Path
+) -> Prompt:
     try:
         expected, messages = case["token_ids"], case["messages"]
     except (KeyError, TypeError) as error:
         raise ModelFilesError(f"{file}: the prompt {name} lacks {error}.") from error
     options = {key: case[key] for key in ("tool_choice", "response_format", "thinking") if key in case}
     effort = case.get("reasoning_effort", "max")
-    found = render(tokenizer, messages, case.get("tools"), effort=effort, **options).token_ids
+    try:
+        found = render(
+            tokenizer, messages, case.get("tools"), effort=effort, read_image=read_image, **options
+        ).token_ids
+    except BackendError as error:
+        raise ModelFilesError(f"{file}: the prompt {name} cannot be rendered: {error}") from error
     place = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), None)
     if place is None and len(found) != len(expected):
         place = min(len(found), len(expected))

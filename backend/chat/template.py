@@ -241,12 +241,10 @@ def _write_call(writer: Writer, call: Json, index: int) -> None:
             writer.open("json", type="object")
             writer.text(str(arguments))
             writer.close("json")
-            arguments = None
-        else:
-            if not isinstance(arguments, dict):
-                raise TemplateError(
-                    f"arguments of the call of {name} must be a JSON object, not {arguments!r}"
-                )
+            arguments = ""
+    is_nothing = arguments is None or (isinstance(arguments, str) and not arguments.strip())
+    if not is_nothing and not isinstance(arguments, dict):
+        raise TemplateError(f"arguments of the call of {name} must be a JSON object, not {arguments!r}")
     for key, value in arguments.items() if isinstance(arguments, dict) else ():
         writer.open("argument", key=key, type=json_type(value))
         writer.text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
@@ -291,7 +289,7 @@ def render(
     conversation.write(history[:num_system])
     anchors = [len(writer.ids)] if writer.ids and num_system < len(history) else []
     conversation.write(history[num_system:])
-    if tool_choice in _CHOICE:
+    if isinstance(tool_choice, str) and tool_choice in _CHOICE:
         writer.control("tool-choice", _CHOICE[tool_choice])
     if response_format:
         _write_response_format(writer, response_format)

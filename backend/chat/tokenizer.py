@@ -86,6 +86,12 @@ class Tokenizer:
     """
 
     def __init__(self, pattern: str, ranks: dict[bytes, int], special_tokens: dict[str, int]) -> None:
+        num_missing = sum(bytes([byte]) not in ranks for byte in range(256))
+        if num_missing:
+            raise ModelFilesError(
+                f"the vocabulary cannot be used: {num_missing} of the 256 single bytes have no rank; fetch"
+                " the rank file again"
+            )
         self.special_tokens = dict(special_tokens)
         self._special_ids = frozenset(special_tokens.values())
         try:
@@ -127,7 +133,14 @@ class Tokenizer:
                 f"no tokenizer in {folder}: neither tiktoken.model nor a tokenizer_config.json with"
                 " pattern, special_tokens and ranks"
             )
-        return cls(KIMI_PATTERN, load_ranks(kimi), kimi_special_tokens())
+        ranks = load_ranks(kimi)
+        if len(ranks) != KIMI_FIRST_SPECIAL or max(ranks.values()) != KIMI_FIRST_SPECIAL - 1:
+            raise ModelFilesError(
+                f"{kimi} holds {len(ranks)} ranks up to {max(ranks.values(), default=None)}, the vocabulary"
+                f" of Kimi has {KIMI_FIRST_SPECIAL}, the last {KIMI_FIRST_SPECIAL - 1}: cut off, or of another"
+                " model; fetch it again"
+            )
+        return cls(KIMI_PATTERN, ranks, kimi_special_tokens())
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, never special ones. Extremely long runs are cut first, as Kimi's tokenizer does."""

@@ -1,5 +1,7 @@
 """The model against numbers of the released code (miniature checkpoints), when the fixtures are there."""
 
+import base64
+import io
 import json
 import shutil
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from support.tiny_k3 import write_tiny_k3
 
@@ -89,6 +92,25 @@ def test_chat_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert parity.main(["--chat", str(tmp_path / "v.json"), "--tokenizer", str(tokenizer)]) == 1
     text = capsys.readouterr().out
     assert "DIFFERS from id 70 on" in text and text.count("DIFFERS") == 2
+
+
+def test_chat_vectors_with_images_and_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = io.BytesIO()
+    Image.new("RGBA", (57, 30)).save(content, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+    image = {"type": "image_url", "image_url": {"url": url}}
+    case = {"messages": [{"role": "user", "content": [image]}], "token_ids": []}
+    file, tokenizer = tmp_path / "v.json", folder("kimi-tokenizer")
+    file.write_text(json.dumps({"seen": case}))
+    [found] = parity.compare_prompts(file, tokenizer)
+    case["messages"][0]["content"] = "hi"
+    file.write_text(json.dumps({"plain": case}))
+    [plain] = parity.compare_prompts(file, tokenizer)
+    assert not found.agrees and not plain.agrees
+    case["messages"][0]["content"] = 5
+    file.write_text(json.dumps({"broken": case}))
+    assert parity.main(["--chat", str(file), "--tokenizer", str(tokenizer)]) == 2
+    assert f"{file}: the prompt broken cannot be rendered" in capsys.readouterr().err
 
 
 def test_kimi_linear_token_by_token() -> None:

@@ -1,5 +1,6 @@
 """Tokenizer and prompt grammar against golden ids and the vectors made with the released rank file."""
 
+import base64
 import json
 from pathlib import Path
 
@@ -169,9 +170,42 @@ def test_refusals(kimi: Tokenizer, message: dict) -> None:
         render(kimi, [message])
 
 
+@pytest.mark.parametrize("arguments", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "{", "1" * 5_000])
+def test_arguments_that_json_cannot_read_are_one_block(kimi: Tokenizer, arguments: str) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    text = kimi.decode(render_assistant(kimi, {"content": None, "tool_calls": [call]}))
+    assert f'<|open|>json type="object"<|sep|>{arguments}<|close|>json<|sep|>' in text
+
+
+@pytest.mark.parametrize("arguments", [5, [1], [], True, "[]", '"x"'])
+def test_arguments_that_are_no_object_are_refused(kimi: Tokenizer, arguments: object) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    with pytest.raises(TemplateError, match="must be a JSON object"):
+        render_assistant(kimi, {"content": None, "tool_calls": [call]})
+
+
+def test_a_named_tool_choice_has_no_form(kimi: Tokenizer) -> None:
+    choice = {"type": "function", "function": {"name": "f"}}
+    plain = render(kimi, [{"role": "user", "content": "hi"}])
+    assert render(kimi, [{"role": "user", "content": "hi"}], tool_choice=choice) == plain  # type: ignore[arg-type]
+
+
 def test_a_folder_without_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=r"tiktoken\.model"):
         Tokenizer.from_dir(tmp_path)
+
+
+@pytest.mark.parametrize("num_ranks", [0, 20, 50_000, 163_583])
+def test_a_vocabulary_that_is_cut_off(tmp_path: Path, num_ranks: int) -> None:
+    lines = [b"%s %d\n" % (base64.b64encode(i.to_bytes(3, "big")), i) for i in range(num_ranks)]
+    (tmp_path / "tiktoken.model").write_bytes(b"".join(lines))
+    with pytest.raises(ModelFilesError, match=rf"tiktoken\.model holds {num_ranks} ranks .*163584.*fetch"):
+        Tokenizer.from_dir(tmp_path)
+
+
+def test_a_vocabulary_without_all_bytes() -> None:
+    with pytest.raises(ModelFilesError, match="255 of the 256 single bytes"):
+        Tokenizer("a", {b"a": 0}, {"<|open|>": 1})
 
 
 def test_own_vocabulary_format(tmp_path: Path) -> None:
