@@ -39,18 +39,22 @@ def find_instructions(cwd: Path, environ: Mapping[str, str]) -> list[Instruction
     candidates = [folder / NAME for folder in reversed(folders)]
     home = environ.get("HOME")
     config = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
-    if config:
-        candidates.insert(0, Path(config) / "k3agent" / NAME)
+    own = Path(config) / "k3agent" / NAME if config else None
+    if own is not None:
+        candidates.insert(0, own)
     found: dict[Path, Instruction] = {}
     for path in candidates:
         try:
-            data = path.read_bytes()
-        except OSError:
+            real = path.resolve()
+            # A pipe would be waited for; a project's link may not show the model what lies outside of it.
+            if not real.is_file() or not (path == own or real.is_relative_to((root or cwd).resolve())):
+                continue
+            data = real.read_bytes()
+        except (OSError, RuntimeError):
             continue
         text = data[:MAX_FILE_BYTES].decode("utf-8-sig", "replace").strip()
         if len(data) > MAX_FILE_BYTES:
             text += f"\n[cut: the file has {len(data)} bytes, {MAX_FILE_BYTES} are read]"
-        real = path.resolve()
         if text and real not in found:
             found[real] = Instruction(path=path, text=text, size_bytes=len(data))
     return list(found.values())

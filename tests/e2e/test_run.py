@@ -161,8 +161,11 @@ def test_a_prompt_is_utf_8_whatever_the_locale(bench: Bench, environ: dict[str, 
 
 
 def test_a_named_pipe_is_not_waited_for(bench: Bench) -> None:
-    os.mkfifo(bench.workspace / "pipe")
+    for name in ("pipe", ".gitignore", "AGENTS.md"):
+        os.mkfifo(bench.workspace / name)
     calls = [
+        ScriptedCall(name="glob", arguments={"pattern": "*"}),
+        ScriptedCall(name="grep", arguments={"pattern": "two"}),
         ScriptedCall(name="write", arguments={"path": "pipe", "content": "x"}),
         ScriptedCall(name="read", arguments={"path": "pipe"}),
         ScriptedCall(name="edit", arguments={"path": "pipe", "old": "a", "new": "b"}),

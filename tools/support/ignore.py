@@ -57,7 +57,11 @@ def _open_folder(path: str, names: set[str], parent: _Folder | None) -> _Folder:
     for kind in IGNORE_FILES:
         if kind in names or (has_git and kind.startswith(".git/")):
             try:
-                with open(f"{path}/{kind}", encoding="utf-8", errors="replace") as stream:  # noqa: PTH123
+                # a pipe by this name would be waited for
+                fd = os.open(f"{path}/{kind}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                with os.fdopen(fd, encoding="utf-8", errors="replace") as stream:
+                    if not stat.S_ISREG(os.fstat(fd).st_mode):
+                        continue
                     lines = stream.read(1 << 20).removeprefix("\ufeff").split("\n")
             except OSError:
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -169,6 +170,26 @@ def test_invalid_steps_in_a_row() -> None:
 
 
 # --- instructions -----------------------------------------------------------------------------------------
+
+
+def test_a_projects_instructions_are_files_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("the user's key")
+    for name in ("pipe", "link", "loop", "inner"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe" / "AGENTS.md")
+    (tmp_path / "link" / "AGENTS.md").symlink_to(tmp_path / "secret")
+    (tmp_path / "loop" / "AGENTS.md").symlink_to("AGENTS.md")
+    (tmp_path / "inner" / "RULES.md").write_text("ours")
+    (tmp_path / "inner" / "AGENTS.md").symlink_to("RULES.md")
+    texts = {
+        name: [file.text for file in find_instructions(tmp_path / name, {})]
+        for name in ("pipe", "link", "loop", "inner")
+    }
+    assert texts == {"pipe": [], "link": [], "loop": [], "inner": ["ours"]}
+    user = tmp_path / "user" / ".config" / "k3agent"
+    user.mkdir(parents=True)
+    (user / "AGENTS.md").symlink_to(tmp_path / "secret")
+    assert len(find_instructions(tmp_path / "pipe", {"HOME": str(tmp_path / "user")})) == 1
 
 
 def test_instructions_come_outermost_first_and_once(tmp_path: Path) -> None:
