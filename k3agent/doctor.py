@@ -49,7 +49,7 @@ def examine(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
         _python(),
         _program("git", environ, "apt-get install git", "snapshots and diffs need it"),
         _ripgrep(environ),
-        _sandbox(environ),
+        _sandbox(),
         _local_engine(),
         _embedded_model(),
         _home(home),
@@ -103,29 +103,10 @@ def _ripgrep(environ: Mapping[str, str]) -> Finding:
     return Finding(name="ripgrep", state="ok", text=path)
 
 
-def _sandbox(environ: Mapping[str, str]) -> Finding:
-    path = shutil.which("bwrap", path=environ.get("PATH"))
-    if path is None:
-        text = "bwrap not found; commands run without a sandbox, and --sandbox strict fails"
-        return Finding(name="sandbox", state="warning", text=text, mend="apt-get install bubblewrap")
-    import subprocess
-
-    try:
-        probe = subprocess.run(
-            [path, "--ro-bind", "/", "/", "--dev", "/dev", "true"],
-            capture_output=True,
-            timeout=10,
-            check=False,
-        )
-        works, said = probe.returncode == 0, probe.stderr.decode(errors="replace").strip()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        works, said = False, str(error)
-    if not works:
-        text = f"{path} does not work here: {said[:200]}"
-        return Finding(
-            name="sandbox", state="warning", text=text, mend="sysctl -w kernel.unprivileged_userns_clone=1"
-        )
-    return Finding(name="sandbox", state="ok", text=path)
+def _sandbox() -> Finding:
+    text = "none in this release: commands run with your rights, after the permission rules; strict fails"
+    mend = "k3agent run --permission-mode accept-edits"
+    return Finding(name="sandbox", state="warning", text=text, mend=mend)
 
 
 def _local_engine() -> Finding:

@@ -5,6 +5,7 @@ the same in each run, so that a red run tells of the change and not of the dice.
 """
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +14,6 @@ settings.register_profile("local", deadline=None, max_examples=50, suppress_heal
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.register_profile("thorough", settings.get_profile("local"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "local"))
+
+# A signal that is ignored here, as under nohup, would be ignored by every program that the tests start.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -14,6 +14,7 @@ from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import diffs, matching, paths, textio
 from k3agent.tools.support.freshness import digest
+from k3agent.tools.support.syntax import newly_broken
 from k3agent.tools.support.truncate import one_line
 
 MAX_LISTED = 20
@@ -54,11 +55,11 @@ class EditTool:
             edit = await asyncio.to_thread(_apply, place, old, new, args, ctx)
         else:
             edit = _apply(place, old, new, args, ctx)
-        count, note, difference = edit
+        count, note, difference, warning = edit
         counted = "1 replacement" if count == 1 else f"{count} replacements"
         head = f"Edited {place.shown} ({counted})."
         return ToolOutput(
-            text="\n".join(part for part in (head, note, difference.text) if part),
+            text="\n".join(part for part in (head, note, difference.text, warning) if part),
             files=(paths.changed(place, ctx),),
             data={"diff": difference.text, "added": difference.num_added, "removed": difference.num_removed},
         )
@@ -69,8 +70,8 @@ Edits = list[tuple[int, int, str]]
 
 def _apply(
     place: paths.Place, old: str, new: str, args: EditArgs, ctx: ToolContext
-) -> tuple[int, str, diffs.Difference]:
-    """Change the file; returns the number of places, a note, and the difference."""
+) -> tuple[int, str, diffs.Difference, str]:
+    """Change the file; returns the number of places, a note, the difference, and a warning."""
     file = textio.load(place.path, place.shown)
     ctx.freshness.check(place.path, place.shown, file.digest, must_be_read=False)
     edits, note = _find(file, place.shown, old, new, args)
@@ -78,7 +79,8 @@ def _apply(
     data = textio.encode(text, file, place.shown)
     textio.write_atomic(place.path, data, place.shown)
     ctx.freshness.record(place.path, digest(data))
-    return len(edits), note, diffs.compare(file.view, textio.normalise(text))
+    view = textio.normalise(text)
+    return len(edits), note, diffs.compare(file.view, view), newly_broken(place.path, file.view, view)
 
 
 def _find(file: textio.TextFile, shown: str, old: str, new: str, args: EditArgs) -> tuple[Edits, str]:

@@ -8,6 +8,7 @@ from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import diffs, paths, textio
 from k3agent.tools.support.freshness import digest
+from k3agent.tools.support.syntax import newly_broken
 from k3agent.tools.support.truncate import one_line
 
 
@@ -44,9 +45,12 @@ class WriteTool:
         data = textio.encode(text, old, place.shown)
         textio.write_atomic(place.path, data, place.shown)
         ctx.freshness.record(place.path, digest(data))
-        difference = diffs.compare(old.view, textio.normalise(text))
+        view = textio.normalise(text)
+        difference = diffs.compare(old.view, view)
+        warning = newly_broken(place.path, old.view, view)
+        head = f"{verb} {place.shown} ({_count(args.content)})."
         return ToolOutput(
-            text=f"{verb} {place.shown} ({_count(args.content)}).",
+            text=f"{head}\n{warning}" if warning else head,
             files=(paths.changed(place, ctx),),
             data={"diff": difference.text, "added": difference.num_added, "removed": difference.num_removed},
         )

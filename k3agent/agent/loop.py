@@ -237,4 +237,6 @@ class TurnLoop:
         if not parts.limits.may_step():
             return end
         parts.transcript.add(parts.transcript.harness(parts.mask(checks.failure_text(failed))))
+        # What the check said is new: looking at the same things again is no circle.
+        parts.repetition.restart()
         return None

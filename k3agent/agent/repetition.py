@@ -80,6 +80,11 @@ class RepetitionPolicy:
         if reason:
             self._reasons[row.message_id] = reason
 
+    def restart(self) -> None:
+        """Something new came from outside: what was done before it no longer counts."""
+        self._calls.clear()
+        self._failures.clear()
+
     def repeats(self, tool: str, arguments: str, result_digest: str, text: str, state: CallState) -> Repeats:
         """Counts a call that is not added yet."""
         sign = self._sign(tool, arguments, result_digest, state)

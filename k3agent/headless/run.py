@@ -398,10 +398,11 @@ def _finish(headless: HeadlessRun, end: End) -> int:
     if problem:
         end.errors.append(problem)
         end.exit_code = end.exit_code or int(ExitCode.ERROR)
-    headless.progress.ended(end)
     headless.form.ended(end)
     limit_s = _URGENT_FLUSH_S if headless.signum is not None else None
     is_read = headless.out.flush(limit_s)
+    # After the answer: on a terminal both streams meet.
+    headless.progress.ended(end)
     code = end.exit_code if is_read or end.exit_code else int(ExitCode.ERROR)
     watchdog = threading.Timer(_END_LIMIT_S, os._exit, (code,))
     watchdog.daemon = True
