@@ -6,7 +6,10 @@ the same in each run, so that a red run tells of the change and not of the dice.
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 QUIET = (HealthCheck.too_slow,)
@@ -17,3 +20,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 
 # A signal that is ignored here, as under nohup, would be ignored by every program that the tests start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _denormals_as_ever() -> Iterator[None]:
+    """Loading a model makes this process flush denormals to zero, which property tests of floats notice."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
