@@ -137,8 +137,8 @@ class Tokenizer:
         if len(ranks) != KIMI_FIRST_SPECIAL or max(ranks.values()) != KIMI_FIRST_SPECIAL - 1:
             raise ModelFilesError(
                 f"{kimi} holds {len(ranks)} ranks up to {max(ranks.values(), default=None)}, the vocabulary"
-                f" of Kimi has {KIMI_FIRST_SPECIAL}, the last {KIMI_FIRST_SPECIAL - 1}: cut off, or of another"
-                " model; fetch it again"
+                f" of Kimi has {KIMI_FIRST_SPECIAL}, the last {KIMI_FIRST_SPECIAL - 1}: cut off, or of"
+                " another model; fetch it again"
             )
         return cls(KIMI_PATTERN, ranks, kimi_special_tokens())
 
