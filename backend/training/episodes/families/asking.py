@@ -1,5 +1,5 @@
-"""Questions by sense: files by their purpose, what a file defines, what a function raises, the end of a file; two
-new files at once; tests that cannot run.
+"""Questions by sense: files by their purpose, what a file defines, what a function raises, a file's end;
+and two new files at once, and tests that cannot run.
 """
 
 import re
@@ -261,9 +261,8 @@ def cannot_run(ctx: Setting) -> Plan | None:
         match = re.search(r"No module named '([\w.]+)'", session.messages[-1]["content"])
         if match is None:
             raise Report("That is something else.", f"The tests fail: {run.summary}. Nothing was changed.")
-        rows = names_in(
-            session.call("glob", f"No module {match[1]}. Is it in the project?", pattern=f"**/{match[1]}*").text
-        )
+        think = f"No module {match[1]}. Is it in the project?"
+        rows = names_in(session.call("glob", think, pattern=f"**/{match[1]}*").text)
         if any(base_name(row.rstrip("/")).split(".")[0] == match[1] for row in rows):
             raise Report("It is there.", f"The tests do not find `{match[1]}`, though it is in `{rows[0]}`.")
         return (
