@@ -110,8 +110,8 @@ def run_command(argv: Sequence[str]) -> int:
         cwd = (args.cwd or Path.cwd()).expanduser().absolute()
     except (FileNotFoundError, RuntimeError):
         parser.error("the folder it was started in, or the user's home, is not there; name one with --cwd.")
-    if not str(cwd).isprintable():
-        parser.error(f"--cwd {str(cwd)!a}: the name has characters that cannot be shown; rename the folder.")
+    if any("\ud800" <= char <= "\udfff" for char in str(cwd)):
+        parser.error(f"--cwd {str(cwd)!a}: the folder's name is no valid UTF-8; rename it.")
     if not cwd.is_dir():
         parser.error(f"--cwd {args.cwd}: no such folder.")
     environ = dict(os.environ)

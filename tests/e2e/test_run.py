@@ -142,6 +142,8 @@ def in_shell(bench: Bench, command: str) -> subprocess.CompletedProcess[bytes]:
         ("K3 hi 2>/dev/full", 0),
         ("K3 hi --base-url 'http://[::1'", 52),
         ("d=$(mktemp -d); cd $d; rmdir $d; K3 hi", 2),
+        ("mkdir $'b\\xff'; cd $'b\\xff'; K3 hi", 2),
+        ("mkdir $'\\u3000 \\u00a0'; cd $'\\u3000 \\u00a0'; K3 hi", 0),
     ],
 )
 def test_odd_streams_and_places_are_no_crash(bench: Bench, command: str, code: int) -> None:
