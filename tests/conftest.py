@@ -18,8 +18,11 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.register_profile("thorough", settings.get_profile("local"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "local"))
 
-# A signal that is ignored here, as under nohup, would be ignored by every program that the tests start.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# A signal that is ignored here, as under nohup or in a shell's background, would be ignored by every program
+# that the tests start.
+for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from k3agent.errors import StoreError
 from k3agent.store import migrations
 
 FILE_NAME = "k3agent.db"
+LOCK_PATIENCE_S = 0.5
 BUSY_TIMEOUT_S = 30.0
 
 
@@ -76,6 +78,20 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
+def _lock(fd: int) -> None:
+    """Take the lock, or raise OSError. A child that a killed process was just forking holds it for a moment
+    longer, until it runs its own program.
+    """
+    end = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
 class SessionLock:
     """Held by the one process that may write to a session. Taken when built; freed by `release` or by
     death.
@@ -88,7 +104,7 @@ class SessionLock:
         self._fd: int | None = None
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd)
         except OSError as error:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)

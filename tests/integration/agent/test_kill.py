@@ -17,6 +17,7 @@ from k3agent.agent.resume import UNKNOWN
 from k3agent.agent.session import Session
 from k3agent.errors import StoreError
 from k3agent.events import TurnOutcome
+from k3agent.store import database
 from k3agent.store.sessions import SessionStore
 from k3agent.types import Role, SessionId
 
@@ -74,8 +75,11 @@ async def test_killed_in_a_command_the_conversation_stays_valid(tmp_path: Path) 
     while not any(row.tool == "shell" for row in store.calls(SessionId("s-1"))):
         assert time.monotonic() < deadline
         time.sleep(0.005)  # noqa: ASYNC251 - nothing else runs in this loop
-    with pytest.raises(StoreError, match=f"in use by process {child.pid}"):
-        store.lock(SessionId("s-1"))
+    with pytest.MonkeyPatch.context() as patch:
+        # The command is short: what would wait for it would find the session free.
+        patch.setattr(database, "LOCK_PATIENCE_S", 0.0)
+        with pytest.raises(StoreError, match=f"in use by process {child.pid}"):
+            store.lock(SessionId("s-1"))
     child.kill()
     child.wait()
     store.close()
