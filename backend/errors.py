@@ -3,6 +3,7 @@
 BackendError
 ├── ModelFilesError        a model folder lacks something or holds something else than expected
 ├── BadRequestError        the client's request cannot be served as it is (HTTP 400)
+│   ├── SchemaError        a JSON schema for the answer is invalid, or asks for what cannot be enforced
 │   └── TemplateError      the messages cannot be rendered in the model's prompt grammar
 ├── CacheFullError         pages or state slots do not suffice for this request
 ├── GrammarError           the constrained decoder reached a state that its grammar does not know
@@ -22,6 +23,10 @@ class ModelFilesError(BackendError):
 
 class BadRequestError(BackendError):
     """The request cannot be served as it is; the text goes to the client."""
+
+
+class SchemaError(BadRequestError):
+    """A JSON schema that the answer cannot be held to; the text goes to the client."""
 
 
 class TemplateError(BadRequestError):

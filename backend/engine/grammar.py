@@ -33,6 +33,8 @@ class GrammarSpec:
     channel: Channel = "think"
     tool_choice: str = "auto"
     parallel_calls: bool = True
+    json_schema: str | None = None
+    """A JSON schema, as text, that the response must fit; `{"type": "object"}` for any object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,43 @@ from k3agent.backend.engine.grammar import GrammarSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen. `temperature` 0 is greedy; `max_tokens` bounds what is generated."""
+    """How the next token is chosen. `temperature` 0 is greedy; `max_tokens` bounds what is generated.
+
+    Penalties come first, on what stands in the text so far; then temperature; then `top_k`, `top_p`, `min_p`.
+    """
 
     temperature: float = 1.0
     top_p: float = 0.95
+    top_k: int = 0
+    """Only the so many likeliest tokens; 0: all."""
+    min_p: float = 0.0
+    """Only tokens at least this share as likely as the likeliest."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of each token that was generated before."""
+    frequency_penalty: float = 0.0
+    """Taken from the logit of a token for each time that it was generated."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits and multiplies negative ones of tokens in the prompt or the answer."""
     seed: int | None = None
+    """The same request with the same seed gives the same tokens, whatever runs beside it."""
     max_tokens: int = 2048
+    min_tokens: int = 0
+    """Nothing that ends the answer is chosen before so many tokens."""
+    stop: tuple[str, ...] = ()
+    """The answer ends with the token that completes one of these in the text of the response."""
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    """Log-probabilities of the chosen token and of this many likeliest ones; None: none at all."""
+    ignore_eos: bool = False
+
+
+Exactness = Literal["auto", "idle", "always", "off"]
+"""What a prefix may be resumed from. `idle`: anything, and states made while decoding are replaced by those
+of a cold run when nothing else is to do; `always`: only states of cold runs; `off`: anything; `auto`: `off`
+for small models on a CPU, else `idle`.
+"""
+Speculation = Literal["auto", "off", "prompt-lookup"]
+"""Guess what follows from the sequence's own text and check the guess in one pass; `auto`: where faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +61,20 @@ class EngineSettings:
     grid: int = 512
     """Prefill is cut at multiples of this many tokens: equal cuts, equal numbers."""
     max_waiting: int = 64
+    max_running: int = 16
+    """Sequences that are computed side by side; further ones wait."""
+    max_step_tokens: int = 512
+    """Tokens of prefill beside one pass of decodes; below `grid` it takes the grid's place."""
+    exactness: Exactness = "auto"
+    host_cache_bytes: int = 0
+    """Host memory for what the device cache evicts."""
+    disk_cache_dir: str | None = None
+    disk_cache_bytes: int = 4 << 30
+    speculation: Speculation = "auto"
+    tensor_parallel: int = 1
+    expert_parallel: int = 1
+    backend: str | None = None
+    """Of the collectives between ranks: `gloo` or `nccl`; None: by device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +136,23 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Of one generated token, under the distribution before temperature and truncation; `top` from the
+    likeliest on, as (id, log-probability).
+    """
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
 class Generated:
+    """Tokens in the order in which they follow; `logprobs` has one entry for each if they were asked for."""
+
     request_id: str
     token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
 
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -111,6 +170,16 @@ class Finished:
     queued_s: float
     prefill_s: float
     decode_s: float
+    num_cached_by_tier: dict[str, int] = field(default_factory=dict)
+    """`num_cached` by where it lay: `device`, `host`, `disk`."""
+    num_draft: int = 0
+    """Tokens guessed ahead, and how many of them were right."""
+    num_accepted: int = 0
+    num_preempted: int = 0
+    stop_text: str | None = None
+    """The stop string that ended the answer."""
+    stop_token_id: int | None = None
+    """The member of `stop_token_ids` that ended the answer; it is the last one generated."""
 
 
 @dataclass(frozen=True, slots=True)
