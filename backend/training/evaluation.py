@@ -15,9 +15,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -103,7 +104,7 @@ class Runner:
         self.extra = list(extra)
         self.environ = dict(os.environ)
         self.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.environ.get('PATH', '')}"
-        self.environ["K3AGENT_HOME"] = str(home)
+        self.home = home
         for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "MOONSHOT_API_KEY", "KIMI_API_KEY"):
             self.environ.pop(name, None)
 
@@ -149,7 +150,8 @@ class Runner:
         done = subprocess.run(
             [*self.command, "run", *flags, *self.extra, "--", prompt],
             cwd=folder,
-            env=self.environ,
+            # a home of its own for each of the tasks side by side, and so a model server of its own
+            env=self.environ | {"K3AGENT_HOME": str(self.home / threading.current_thread().name)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -270,7 +272,16 @@ def draw_tasks(options: argparse.Namespace) -> list[Task]:
                 family, count, options.seed, options.held_out or options.hard, "hard" if options.hard else ""
             )
         ]
+        # family after family in turn, so that a run cut short has seen all of them
+        tasks = [task for i in range(count) for task in tasks[i::count]]
     return [task for task in tasks if re.search(options.only, task.name)]
+
+
+def kind_of(options: argparse.Namespace) -> str:
+    """What the tasks are called in the report."""
+    if options.handwritten:
+        return "hand-written tasks"
+    return "hard tasks" if options.hard else "held-out tasks" if options.held_out else "new tasks"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -282,15 +293,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.k3agent, options.max_turns, options.home or Path(home), shlex.split(options.extra)
         )
         verdicts: list[Verdict] = []
-        with ThreadPoolExecutor(options.jobs) as pool:
-            for verdict in pool.map(runner.run, tasks):
+        with ThreadPoolExecutor(options.jobs, thread_name_prefix="job") as pool:
+            for running in as_completed([pool.submit(runner.run, task) for task in tasks]):
+                verdict = running.result()
                 verdicts.append(verdict)
                 mark = "ok  " if verdict.solved else "FAIL"
                 print(f"{mark} {verdict.name} {verdict.seconds:.1f} s {verdict.reason[:120]}", flush=True)
-    kind = (
-        "hand-written tasks" if options.handwritten else "held-out tasks" if options.held_out else "new tasks"
-    )
-    print(write_report(options.out, verdicts, f"Evaluation on {len(verdicts)} {kind}"))
+                if len(verdicts) % 20 == 0:
+                    # what was judged so far outlives a kill
+                    write_report(options.out, verdicts, f"Evaluation on {len(verdicts)} {kind_of(options)}")
+    print(write_report(options.out, verdicts, f"Evaluation on {len(verdicts)} {kind_of(options)}"))
     return 0
 
 
