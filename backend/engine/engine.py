@@ -70,12 +70,13 @@ class Engine:
         """Queue a request; a refusal is reported as Failed."""
         limit = self._runner.max_model_len
         if not request.token_ids:
-            self._reports.append(Failed(request.request_id, "the prompt is empty"))
+            self._reports.append(Failed(request.request_id, "the prompt is empty", "bad_request"))
         elif len(request.token_ids) >= limit:
             text = f"the prompt has {len(request.token_ids)} tokens, the context length is {limit}"
-            self._reports.append(Failed(request.request_id, text))
+            self._reports.append(Failed(request.request_id, text, "bad_request"))
         elif len(self._waiting) >= self._settings.max_waiting:
-            self._reports.append(Failed(request.request_id, f"{len(self._waiting)} requests wait already"))
+            text = f"{len(self._waiting)} requests wait already"
+            self._reports.append(Failed(request.request_id, text, "overloaded"))
         else:
             grammar = Grammar(self._tokenizer, request.grammar) if request.grammar else None
             token_ids, spans = place_images(request.token_ids, request.images, self._runner.config.vocab_size)

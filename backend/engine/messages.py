@@ -156,6 +156,8 @@ class Generated:
 
 
 FinishReason = Literal["stop", "length", "abort"]
+FailureKind = Literal["error", "bad_request", "overloaded"]
+"""`bad_request`: it can never be served as it is; `overloaded`: it could be served later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +186,11 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """A request that ends without an answer; `kind` says whose fault it is."""
+
     request_id: str
     message: str
+    kind: FailureKind = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from k3agent.backend.engine.messages import (
     Stop,
 )
 from k3agent.backend.engine.runner import Runner
-from k3agent.backend.errors import BackendError
+from k3agent.backend.errors import BackendError, BadRequestError
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,8 @@ def serve(pipe: Connection, engine: Engine) -> None:
                     try:
                         engine.add(request)
                     except BackendError as error:
-                        pipe.send(Failed(request.request_id, str(error)))
+                        kind = "bad_request" if isinstance(error, BadRequestError) else "error"
+                        pipe.send(Failed(request.request_id, str(error), kind))
                     except Exception as error:
                         # one request that nobody has thought of must not end all the others
                         log.exception("request %s could not be taken", request.request_id)
