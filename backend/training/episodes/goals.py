@@ -33,6 +33,7 @@ MODULES = (
     "running",
     "asking",
     "limits",
+    "beyond",
 )
 for _module in MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")
