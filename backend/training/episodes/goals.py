@@ -34,6 +34,8 @@ MODULES = (
     "asking",
     "limits",
     "beyond",
+    "questions",
+    "doubt",
 )
 for _module in MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")

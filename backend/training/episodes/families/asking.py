@@ -54,8 +54,50 @@ THINGS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         r"\.md$",
         ("the docs", "the documentation", "the documents", "the notes in Markdown"),
     ),
+    "images": (
+        "**/*.{svg,png,jpg,gif,ico}",
+        r"\.(svg|png|jpg|gif|ico)$",
+        ("the images", "the pictures", "the icons", "the graphics", "the image files", "the logo"),
+    ),
+    "sql": (
+        "**/*.sql",
+        r"\.sql$",
+        ("the SQL", "the queries", "the SQL files", "the database schema", "the SQL scripts"),
+    ),
+    "docker": (
+        "**/Dockerfile*",
+        r"^Dockerfile",
+        ("the Dockerfile", "the container build", "the docker file"),
+    ),
+    "notebooks": ("**/*.ipynb", r"\.ipynb$", ("the notebooks", "the Jupyter notebooks", "the notebook")),
+    "logs": ("**/*.log", r"\.log$", ("the logs", "the log files", "the log output")),
+    "javascript": (
+        "**/*.{js,ts}",
+        r"\.(js|ts)$",
+        ("the JavaScript", "the frontend code", "the browser code", "the JavaScript files"),
+    ),
+    "python": (
+        "**/*.py",
+        r"\.py$",
+        ("the Python code", "the Python files", "the Python modules", "the source code"),
+    ),
 }
 """What people call files: the glob pattern, the same as a regular expression on base names, the words."""
+FRESH = {
+    "css": ("static/{}.css", "web/css/{}.css", "{}.css"),
+    "html": ("templates/{}.html", "web/{}.html"),
+    "shell": ("scripts/{}.sh", "bin/{}.sh", "{}.sh"),
+    "csv": ("data/{}.csv", "{}.csv"),
+    "config": ("config/{}.yaml", "{}.toml", "conf/{}.ini"),
+    "docs": ("docs/{}.md", "docs/guide/{}.md", "{}.md"),
+    "images": ("assets/{}.svg", "static/img/{}.svg", "docs/{}.png", "{}.ico"),
+    "sql": ("db/{}.sql", "migrations/{}.sql", "{}.sql"),
+    "docker": ("Dockerfile", "deploy/Dockerfile", "docker/Dockerfile.{}"),
+    "notebooks": ("notebooks/{}.ipynb", "{}.ipynb"),
+    "logs": ("logs/{}.log", "{}.log"),
+    "javascript": ("web/{}.js", "frontend/src/{}.ts"),
+}
+"""Where such files lie, for projects that have none yet."""
 MAIN = "if __name__"
 
 
@@ -63,15 +105,23 @@ MAIN = "if __name__"
 def find_kind(ctx: Setting) -> Plan | None:
     """Where a file of some purpose is."""
     rng = ctx.rng
+    fresh: dict[str, str] = {}
+    if rng.random() < 0.5:
+        forms = FRESH[rng.choice(sorted(FRESH))]
+        for form in rng.sample(forms, rng.choice((1, 1, 2))):
+            path = form.format(ctx.words.noun())
+            if path not in ctx.facts.files:
+                fresh[path] = f"{ctx.words.phrase()}\n"
+    files = ctx.facts.files | fresh
     kinds = [
         kind
         for kind, (_, pattern, _) in THINGS.items()
-        if any(re.search(pattern, base_name(path)) for path in ctx.facts.files)
+        if any(re.search(pattern, base_name(path)) for path in files)
     ]
     kind = rng.choice(kinds) if kinds and rng.random() < 0.88 else rng.choice(sorted(THINGS))
     pattern, regex, names = THINGS[kind]
     thing = rng.choice(names)
-    wanted = [path for path in ctx.facts.files if re.search(regex, base_name(path))]
+    wanted = [path for path in files if re.search(regex, base_name(path))]
     if len(wanted) > 25:
         return None
     short = thing.removeprefix("the ").removeprefix("our ")
@@ -90,7 +140,9 @@ def find_kind(ctx: Setting) -> Plan | None:
     be = "are" if thing.endswith("s") and not thing.endswith(("CSS", "ss")) else "is"
     check = checks.answers(*wanted) if wanted else checks.declines()
     subject = ("file", wanted[0]) if len(wanted) == 1 else None
-    return Plan("find_kind", "find", {"thing": thing, "be": be}, play, check, subject)
+    name = "list_kind" if thing.endswith("s") and rng.random() < 0.4 else "find_kind"
+    slots = {"thing": thing} if name == "list_kind" else {"thing": thing, "be": be}
+    return Plan(name, "find", slots, play, check, subject, prepare=lambda current: current.update(fresh))
 
 
 @goal("entry_point", "find", 0.8)

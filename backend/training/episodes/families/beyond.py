@@ -1,5 +1,5 @@
-"""Requests beyond its skills, many of them close to a task it can do: an honest refusal that names what it cannot
-do and the nearest thing it can.
+"""Requests beyond its skills, many of them close to a task it can do: an honest refusal that names what
+it cannot do and the nearest thing it can.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ LIMITS: dict[str, Limit] = {
     "tests": Limit(
         "think up tests",
         "test",
-        "I can run the tests, repair what they show, and write one small test of a named function into a named file",
+        "I can run tests, repair what they show, and write a small test of a function into a named file",
     ),
     "async": Limit(
         "make code asynchronous or parallel",
@@ -42,7 +42,7 @@ LIMITS: dict[str, Limit] = {
     "refactor": Limit(
         "restructure code",
         "restructure",
-        "I can rename things, move a function or a file, delete a function, and replace text that you give me",
+        "I can rename things, move a function or a file, delete a function, replace text that you give me",
     ),
     "port": Limit(
         "rewrite code for another language or library",
@@ -89,7 +89,8 @@ LIMITS: dict[str, Limit] = {
 
 
 def _register(kind: str, limit: Limit) -> None:
-    answer = f"I cannot {limit.what}: I am nano, a small model for small tasks. {limit.instead}. Nothing was changed."
+    who = "I am nano, a small model for small tasks"
+    answer = f"I cannot {limit.what}: {who}. {limit.instead}. Nothing was changed."
 
     def make(ctx: Setting) -> Plan | None:
         names = [item.name for item in ctx.facts.definitions if not item.name.startswith("__")]

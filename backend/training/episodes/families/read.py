@@ -192,6 +192,8 @@ def where_used(ctx: Setting) -> Plan | None:
         return None
 
     def check(outcome: Outcome) -> str | None:
+        if not uses and not re.search(r"nowhere|\b(no|not|only|never|isn't)\b", outcome.answer):
+            return "the answer does not say that it is used nowhere"
         return checks.unchanged(outcome) or next(
             (w for p, n in uses if (w := checks.says_place(outcome, p, n))), None
         )
