@@ -1,6 +1,4 @@
-"""`k3agent run` as a process against a scripted server: every fault recovers or ends with the right code, and
-with exactly one result line, the last.
-"""
+"""`k3agent run` as a process: formats, inputs, limits, checks, sessions; one result line, the last."""
 
 from __future__ import annotations
 
@@ -10,116 +8,15 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.headless import Bench, Ran, make_bench
+from support.headless import Bench, Ran
+from support.runs import ANSWER, EDIT, READ, check_done, check_history, served, task
 
-from k3agent.providers.scripted import FOREVER, Fault, ScriptedCall, ScriptedServer, Step, serving
-
-READ = ScriptedCall(name="read", arguments={"path": "a.txt"})
-EDIT = ScriptedCall(name="edit", arguments={"path": "a.txt", "old": "two", "new": "TWO"})
-SHOW = ScriptedCall(name="shell", arguments={"command": "cat a.txt"})
-ANSWER = "The second line is TWO now."
-
-
-def task(*faults: Fault, at: int = 1, **fields: object) -> list[Step]:
-    """Read, edit, show, answer; the faults hit the step at `at`, whose fields may be changed."""
-    steps = [
-        Step(reasoning="look first", calls=(READ,)),
-        Step(reasoning="now change it", calls=(EDIT,)),
-        Step(calls=(SHOW,)),
-        Step(reasoning="that is it", text=ANSWER),
-    ]
-    values = {name: getattr(steps[at], name) for name in Step.__dataclass_fields__}
-    steps[at] = Step(**{**values, "faults": faults, **fields})
-    return steps
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return make_bench(tmp_path)
-
-
-@contextlib.contextmanager
-def served(bench: Bench, steps: list, **options: object) -> Iterator[ScriptedServer]:
-    with serving(steps, **options) as server:
-        bench.url = server.url
-        yield server
-
-
-def check_done(bench: Bench, ran: Ran) -> dict:
-    assert ran.code == 0, f"{ran.out[-1500:]}\n{ran.err[-1500:]}"
-    result = ran.result
-    assert result["subtype"] == "success"
-    assert result["result"] == ANSWER
-    assert (bench.workspace / "a.txt").read_text() == "one\nTWO\nthree\n"
-    return result
-
-
-def check_history(server: ScriptedServer) -> None:
-    """What a strict endpoint checks of the last request: calls and results match, arguments are objects."""
-    waiting: list[str] = []
-    for message in server.requests[-1].json["messages"]:
-        if message["role"] == "tool":
-            assert message["tool_call_id"] == waiting.pop(0)
-            assert message["content"]
-            continue
-        assert waiting == []
-        for call in message.get("tool_calls", ()):
-            assert isinstance(json.loads(call["function"]["arguments"]), dict)
-            waiting.append(call["id"])
-    assert waiting == []
-
-
-RECOVERS = {
-    "nothing": task(),
-    "stream cut": task(Fault(kind="cut")),
-    "stream cut at once": task(Fault(kind="cut", after=1)),
-    "no finish reason": task(Fault(kind="no_finish")),
-    "429 with Retry-After": task(Fault(kind="status", status=429, headers=(("Retry-After", "1"),))),
-    "500 twice": task(Fault(kind="status", status=500, times=2)),
-    "connection refused": task(Fault(kind="refuse")),
-    "garbage in the stream": task(Fault(kind="garbage")),
-    "error in the stream": task(
-        Fault(kind="error", body='{"error":{"message":"overloaded","type":"engine_overloaded_error"}}')
-    ),
-    "reasoning in the other field": task(reasoning_field="reasoning"),
-    "reasoning as details": task(reasoning_field="reasoning_details"),
-    "empty id": task(calls=(ScriptedCall(name="edit", arguments=EDIT.arguments, id=""),)),
-    "no id, no index": task(
-        calls=(ScriptedCall(name="edit", arguments=EDIT.arguments, id=None),), has_indexes=False
-    ),
-    "an id from before": task(calls=(ScriptedCall(name="edit", arguments=EDIT.arguments, id="call_0_0"),)),
-    "slow pieces in odd bytes": task(write_bytes=37, piece_delay_s=0.005, newline="\r\n", keep_alive=True),
-    "usage in the choice": task(usage_place="choice"),
-    "no usage": task(usage_place="none"),
-    "answer with reasoning only": [*task()[:3], Step(reasoning="hm"), task()[3]],
-    "arguments cut in half": [Step(calls=(ScriptedCall(name="read", arguments='{"path": "a.'),)), *task()],
-    "arguments of a wrong kind": [Step(calls=(ScriptedCall(name="read", arguments='["a.txt"]'),)), *task()],
-    "arguments nested without end": [
-        Step(calls=(ScriptedCall(name="read", arguments='{"a":' * 5000 + "1" + "}" * 5000),)), *task()
-    ],
-    "an unknown tool with arguments nested without end": [
-        Step(calls=(ScriptedCall(name="no", arguments='{"a":' * 900 + "1" + "}" * 900),)), *task()
-    ],
-    "unknown tool": [Step(calls=(ScriptedCall(name="no_such_tool"),)), *task()],
-    "arguments cut by the limit": [
-        Step(calls=(ScriptedCall(name="read", arguments='{"path": "a.'),), finish="length"), *task()
-    ],
-    "markers in the content": [
-        Step(
-            text='<|open|>tools<|sep|><|open|>call tool="read" index="1"<|sep|><|open|>argument key="path" '
-            'type="string"<|sep|>a.txt<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
-        ),
-        *task()[1:],
-    ],
-}  # fmt: skip
+from k3agent.providers.scripted import Fault, ScriptedCall, Step
 
 
 def in_shell(bench: Bench, command: str) -> subprocess.CompletedProcess[bytes]:
@@ -176,142 +73,6 @@ def test_a_named_pipe_is_not_waited_for(bench: Bench) -> None:
     with served(bench, [*(Step(calls=(call,)) for call in calls), Step(text=ANSWER)]):
         ran = bench.stream("hi", timeout_s=30)
     assert ran.code == 0
-
-
-@pytest.mark.parametrize("name", RECOVERS)
-def test_fault_recovers(bench: Bench, name: str) -> None:
-    with served(bench, RECOVERS[name]) as server:
-        ran = bench.stream("Change two to TWO in a.txt and show it.")
-    check_done(bench, ran)
-    check_history(server)
-    assert "<|" not in ran.out
-
-
-def test_every_request_is_a_prefix_of_the_next_and_carries_the_reasoning(bench: Bench) -> None:
-    with served(bench, task(), models=[{"id": "kimi-k3"}]) as server:
-        check_done(bench, bench.stream("Change two to TWO in a.txt and show it."))
-    bodies = [
-        request.body[: request.body.rindex(b'],"max_completion_tokens"')] for request in server.requests
-    ]
-    assert len(bodies) == 4
-    assert all(later.startswith(earlier) for earlier, later in pairwise(bodies))
-    sent = [message for message in server.requests[-1].json["messages"] if message["role"] == "assistant"]
-    assert [message["reasoning_content"] for message in sent] == ["look first", "now change it", ""]
-    arguments = sent[1]["tool_calls"][0]["function"]["arguments"]
-    assert arguments == json.dumps(EDIT.arguments)
-
-
-QUOTA = '{"error":{"message":"x","type":"exceeded_current_quota_error"}}'
-ENDS = {
-    "401": (Fault(kind="status", status=401, body="{}", times=FOREVER), 41, "error_provider"),
-    "403": (Fault(kind="status", status=403, body="{}", times=FOREVER), 41, "error_provider"),
-    "404": (Fault(kind="status", status=404, body="{}", times=FOREVER), 1, "error_provider"),
-    "500 for ever": (Fault(kind="status", status=500, times=FOREVER), 75, "error_provider"),
-    "quota": (Fault(kind="status", status=429, body=QUOTA, times=FOREVER), 75, "error_provider"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ENDS)
-def test_fault_ends_the_run_and_the_session_can_be_resumed(bench: Bench, name: str) -> None:
-    fault, code, subtype = ENDS[name]
-    bench.extra["K3AGENT_RETRY_MAX_TIME_S"] = "1.5"
-    with served(bench, task(fault)):
-        ran = bench.stream("Change two to TWO in a.txt.")
-    assert ran.code == code, ran.out + ran.err
-    assert ran.result["subtype"] == subtype
-    assert ran.result["is_error"]
-    assert ran.result["errors"]
-    assert ran.took_s < 6
-    assert (bench.workspace / "a.txt").read_text() == "one\ntwo\nthree\n"
-    with served(bench, task()[1:]) as server:
-        again = bench.stream("Go on.", "--resume", ran.result["session_id"])
-    check_done(bench, again)
-    assert again.result["session_id"] == ran.result["session_id"]
-    check_history(server)
-
-
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
-@pytest.mark.parametrize("moment", ["streaming", "in a command"])
-def test_signal_ends_with_one_result(bench: Bench, signum: signal.Signals, code: int, moment: str) -> None:
-    slow = Step(text="x" * 3000, piece=1, piece_delay_s=0.05)
-    command = ScriptedCall(name="shell", arguments={"command": "echo $$ > pid; sleep 60"})
-    steps = [Step(calls=(READ,)), slow if moment == "streaming" else Step(calls=(command,))]
-    with served(bench, steps) as server:
-        process = bench.start("run", "Go.", "--output-format", "stream-json")
-        wait_for(lambda: len(server.requests) == 2)
-        if moment == "in a command":
-            wait_for(
-                lambda: (bench.workspace / "pid").exists() and (bench.workspace / "pid").read_text().strip()
-            )
-        time.sleep(0.2)
-        began = time.monotonic()
-        process.send_signal(signum)
-        time.sleep(0.01)
-        # A wrapper sends it once more.
-        process.send_signal(signum)
-        out, err = process.communicate(timeout=10)
-    ran = Ran(code=process.returncode, out=out, err=err, took_s=time.monotonic() - began)
-    assert ran.code == code, out + err
-    assert ran.result["subtype"] == "interrupted"
-    assert ran.took_s < 5
-    if moment == "in a command":
-        pid = int((bench.workspace / "pid").read_text())
-        wait_for(lambda: not alive(pid))
-    with served(bench, task()[1:]) as server:
-        check_done(bench, bench.stream("Go on.", "--resume", ran.result["session_id"]))
-    check_history(server)
-
-
-def test_kill_9_in_a_command_then_resume_ends_the_same(bench: Bench) -> None:
-    command = ScriptedCall(name="shell", arguments={"command": "touch started; sleep 30"})
-    steps = [Step(calls=(READ,)), Step(calls=(EDIT,)), Step(calls=(command,))]
-    with served(bench, steps):
-        process = bench.start("run", "Go.", "--output-format", "stream-json")
-        wait_for(lambda: (bench.workspace / "started").exists())
-        process.kill()
-        out, _ = process.communicate(timeout=10)
-    session_id = json.loads(out.splitlines()[0])["session_id"]
-    with served(bench, task()[2:]) as server:
-        ran = bench.run("run", "--resume", session_id, "--output-format", "stream-json")
-    result = check_done(bench, ran)
-    assert result["session_id"] == session_id
-    check_history(server)
-    texts = json.dumps(server.requests[0].json["messages"])
-    assert texts.count("Go.") == 1
-
-
-def test_kill_9_while_streaming_then_resume(bench: Bench) -> None:
-    steps = [Step(calls=(READ,)), Step(text="x" * 3000, piece=1, piece_delay_s=0.05)]
-    with served(bench, steps) as server:
-        process = bench.start("run", "Go.", "--output-format", "stream-json")
-        wait_for(lambda: len(server.requests) == 2)
-        time.sleep(0.3)
-        process.kill()
-        out, _ = process.communicate(timeout=10)
-    session_id = json.loads(out.splitlines()[0])["session_id"]
-    with served(bench, task()[1:]) as server:
-        check_done(bench, bench.run("run", "--resume", session_id, "--output-format", "stream-json"))
-    check_history(server)
-
-
-def wait_for(condition, limit_s: float = 20) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-# --- formats and inputs ---
 
 
 def test_text_gives_the_answer_alone_and_says_first_which_backend(bench: Bench, tmp_path: Path) -> None:
@@ -529,54 +290,6 @@ def test_no_key_is_41(bench: Bench) -> None:
     assert ran.code == 41
     assert "MOONSHOT_API_KEY" in ran.result["errors"][0]
     assert ran.took_s < 2
-
-
-def test_signal_before_the_first_request(bench: Bench) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        bench.url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        process = bench.start("run", "Go.", "--output-format", "stream-json")
-        silent.settimeout(20)
-        connection, _ = silent.accept()
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
-        connection.close()
-    ran = Ran(code=process.returncode, out=out, err=err, took_s=0)
-    assert ran.code == 130, out + err
-    assert ran.result["subtype"] == "interrupted"
-
-
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signal_while_modules_load(bench: Bench, signum: signal.Signals, code: int) -> None:
-    with served(bench, [Step(text="never", delay_s=20)]):
-        process = bench.start("run", "Go.", "--output-format", "json")
-        wait_for(lambda: catches(process.pid, signal.SIGTERM))
-        process.send_signal(signum)
-        out, err = process.communicate(timeout=10)
-    ran = Ran(code=process.returncode, out=out, err=err, took_s=0)
-    assert ran.code == code, out + err
-    assert ran.result["subtype"] == "interrupted"
-    assert f"signal {signum.name}" in ran.result["result"]
-
-
-def catches(pid: int, signum: signal.Signals) -> bool:
-    """Does this process have a handler of its own for the signal?"""
-    status = Path(f"/proc/{pid}/status").read_text()
-    mask = int(status.split("SigCgt:")[1].split()[0], 16)
-    return bool(mask & 1 << (signum - 1))
-
-
-def test_nohup_is_respected(bench: Bench) -> None:
-    with served(bench, [Step(text="x" * 60, piece=1, piece_delay_s=0.03)]) as server:
-        command = ["nohup", *bench.command("run", "Go.", "--output-format", "json")]
-        process = subprocess.Popen(
-            command, cwd=bench.workspace, env=bench.environ, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        wait_for(lambda: len(server.requests) == 1)
-        process.send_signal(signal.SIGHUP)
-        out, _ = process.communicate(timeout=20)
-    assert Ran(code=process.returncode, out=out, err="", took_s=0).result["subtype"] == "success"
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is not None, reason="here a sandbox works")

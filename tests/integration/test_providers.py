@@ -1,143 +1,24 @@
 """The chat client against a real loopback server that follows a script, fault by fault."""
 
 import asyncio
-import json
 import time
-from datetime import UTC, datetime
 
 import pytest
+from support.talk import KEY, Talk, check_k3, client_of, messages_bytes
 
 from k3agent.errors import ProviderError
 from k3agent.errors import ProviderErrorKind as Kind
 from k3agent.providers.base import ModelInfo
-from k3agent.providers.chat import ChatClient, Endpoint, Timeouts
-from k3agent.providers.dialects import DIALECTS, dialect_for
+from k3agent.providers.chat import Endpoint, Timeouts
 from k3agent.providers.retry import RetryPolicy
-from k3agent.providers.scripted import FOREVER, Fault, Recorded, ScriptedCall, ScriptedServer, Step
+from k3agent.providers.scripted import FOREVER, Fault, ScriptedCall, ScriptedServer, Step
 from k3agent.types import (
-    CallDelta,
-    Delta,
     Effort,
     Finish,
-    Finished,
     ImagePart,
-    JsonObject,
-    Message,
-    MessageId,
-    Origin,
-    ReasoningDelta,
-    ReasoningPart,
-    Request,
-    RetryDelta,
     Role,
-    TextDelta,
     TextPart,
-    ToolCall,
-    ToolResult,
-    ToolSpec,
 )
-
-KEY = "sk-test-0123456789abcdef"
-READ = ToolSpec(
-    name="read",
-    description="Read a file.",
-    parameters={"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-)
-QUICK = RetryPolicy(max_retries=4, max_time_s=5.0)
-
-
-def client_of(
-    server: ScriptedServer, *, dialect: str = "moonshot", model: str = "kimi-k3", **options
-) -> ChatClient:
-    async def prepare() -> Endpoint:
-        return Endpoint(base_url=server.url, api_key=KEY)
-
-    info = ModelInfo(
-        provider="test", model=model, base_url=server.url, context_window=262_144, max_output_tokens=32_000
-    )
-    options.setdefault("retry", QUICK)
-    return ChatClient(info, DIALECTS.get(dialect) or dialect_for(server.url), prepare, **options)
-
-
-class Talk:
-    """A conversation as the agent keeps it: what was streamed becomes the next request's messages."""
-
-    def __init__(self, client: ChatClient, **fields) -> None:
-        self.client = client
-        self.fields = {"model": "kimi-k3", "system": "Be brief.", "tools": (READ,), "effort": Effort.HIGH,
-                       "cache_key": "s-1", **fields}  # fmt: skip
-        self.messages: list[Message] = []
-        self.deltas: list[Delta] = []
-
-    def add(self, role: Role, *parts) -> Message:
-        origin = {Role.USER: Origin.HUMAN, Role.TOOL: Origin.TOOL, Role.ASSISTANT: Origin.MODEL}[role]
-        number = MessageId(f"m{len(self.messages)}")
-        message = Message(
-            id=number, parent=None, role=role, origin=origin, parts=tuple(parts), created_at=datetime.now(UTC)
-        )
-        self.messages.append(message)
-        return message
-
-    def request(self) -> Request:
-        return Request(messages=tuple(self.messages), **self.fields)
-
-    async def ask(self, text: str | None = None) -> Message:
-        if text is not None:
-            self.add(Role.USER, TextPart(text=text))
-        self.deltas = [delta async for delta in self.client.stream(self.request())]
-        return self.add(Role.ASSISTANT, *parts_of(self.deltas))
-
-    def answer(self, call: ToolCall, text: str, *, is_error: bool = False) -> None:
-        result = ToolResult(call_id=call.id, content=(TextPart(text=text),), is_error=is_error)
-        self.add(Role.TOOL, result)
-
-    @property
-    def finished(self) -> Finished:
-        assert isinstance(self.deltas[-1], Finished)
-        return self.deltas[-1]
-
-    @property
-    def retries(self) -> list[RetryDelta]:
-        return [delta for delta in self.deltas if isinstance(delta, RetryDelta)]
-
-
-def parts_of(deltas: list[Delta]) -> list:
-    last = max((i for i, delta in enumerate(deltas) if isinstance(delta, RetryDelta)), default=-1)
-    deltas = deltas[last + 1 :]
-    parts: list = []
-    reasoning = [delta for delta in deltas if isinstance(delta, ReasoningDelta)]
-    if reasoning:
-        details = tuple(entry for delta in reasoning for entry in delta.details or ())
-        parts.append(ReasoningPart(text="".join(delta.text for delta in reasoning), details=details or None))
-    text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
-    if text:
-        parts.append(TextPart(text=text))
-    calls: dict[int, ToolCall] = {}
-    for delta in deltas:
-        if isinstance(delta, CallDelta):
-            old = calls.get(delta.index)
-            calls[delta.index] = ToolCall(
-                id=old.id if old else delta.id or "",
-                name=old.name if old else delta.name or "",
-                arguments=(old.arguments if old else "") + delta.arguments,
-            )
-    return parts + list(calls.values())
-
-
-def messages_bytes(recorded: Recorded) -> bytes:
-    start = recorded.body.index(b'"messages":[') + len(b'"messages":[')
-    end = recorded.body.rindex(b'],"max_completion_tokens"')
-    return recorded.body[start:end]
-
-
-def check_k3(body: JsonObject) -> None:
-    for name in ("temperature", "top_p", "n", "presence_penalty", "frequency_penalty", "max_tokens"):
-        assert name not in body
-    assert not ("reasoning_effort" in body and "thinking" in body)
-    assert body["stream"] is True
-    assert body["stream_options"] == {"include_usage": True}
-    assert body["max_completion_tokens"] >= 16_000
-
 
 TASK = [
     Step(
@@ -368,164 +249,6 @@ async def test_any_cutting_of_the_bytes_gives_the_same_answer(newline: str) -> N
     assert message.text == text
     assert message.reasoning is not None
     assert message.reasoning.text == text
-
-
-async def test_missing_and_doubled_ids_become_unique() -> None:
-    twice = tuple(ScriptedCall(name="read", arguments={"path": name}, id="same") for name in "ab")
-    script = [
-        Step(calls=twice),
-        Step(calls=(ScriptedCall(name="read", id="same"), ScriptedCall(name="read", id=None),
-                    ScriptedCall(name="read", id=""))),
-        Step(calls=twice, has_indexes=False),
-        Step(text="done"),
-    ]  # fmt: skip
-    async with ScriptedServer(script) as server:
-        talk = Talk(client_of(server))
-        for number in range(3):
-            message = await talk.ask("go" if number == 0 else None)
-            assert all(call.name == "read" for call in message.calls)
-            for call in message.calls:
-                talk.answer(call, "ok")
-        await talk.ask()
-        body = server.requests[-1].json
-    ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
-    answered = [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
-    assert len(ids) == 7
-    assert len(set(ids)) == 7
-    assert answered == ids
-    assert all(ids)
-
-
-async def test_broken_arguments_go_back_as_an_object() -> None:
-    script = [Step(calls=(ScriptedCall(name="read", arguments='{"path": "a'),)), Step(text="ok")]
-    async with ScriptedServer(script) as server:
-        talk = Talk(client_of(server))
-        call = (await talk.ask("go")).calls[0]
-        assert call.arguments == '{"path": "a'
-        talk.answer(call, "bad arguments for read", is_error=True)
-        await talk.ask()
-        messages = server.requests[1].json["messages"]
-    sent = json.loads(messages[2]["tool_calls"][0]["function"]["arguments"])
-    assert sent == {"invalid_arguments": '{"path": "a'}
-    assert messages[3]["content"] == "Error: bad arguments for read"
-
-
-async def test_arguments_cut_by_the_limit_are_no_tool_turn() -> None:
-    cut = Step(calls=(ScriptedCall(name="read", arguments='{"path": "a'),), finish="length")
-    odd = Step(calls=(ScriptedCall(name="read", arguments='{"path": "a"}'),), finish="unexpected_state")
-    async with ScriptedServer([cut, odd]) as server:
-        talk = Talk(client_of(server))
-        await talk.ask("go")
-        assert talk.finished.finish is Finish.LENGTH
-        await talk.ask("go")
-        assert talk.finished.finish is Finish.TOOL_CALLS
-
-
-LEAKED = (
-    '<|open|>tools<|sep|><|open|>call tool="read" index="1"<|sep|>'
-    '<|open|>argument key="path" type="string"<|sep|>'
-    "a.txt<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>"
-)
-
-
-@pytest.mark.parametrize("channel", ["text", "reasoning"])
-@pytest.mark.parametrize("piece", [1, 7, 1000])
-async def test_leaked_markers_are_read_and_never_shown(channel: str, piece: int) -> None:
-    step = Step(**{channel: f"I will look. {LEAKED}"}, piece=piece)
-    async with ScriptedServer([step]) as server:
-        talk = Talk(client_of(server))
-        message = await talk.ask("go")
-    assert [(call.name, json.loads(call.arguments)) for call in message.calls] == [
-        ("read", {"path": "a.txt"})
-    ]
-    shown = message.text if channel == "text" else message.reasoning.text if message.reasoning else ""
-    assert shown == "I will look. "
-    assert talk.finished.finish is Finish.TOOL_CALLS
-    assert "notice" in talk.finished.extra
-
-
-async def test_unreadable_markers_are_asked_again_once() -> None:
-    broken = Step(text='Now <|open|>tools<|sep|><|open|>call tool="read" index="1"<|sep|><|open|>argument')
-    async with ScriptedServer([broken, Step(text="fine")]) as server:
-        talk = Talk(client_of(server))
-        assert (await talk.ask("go")).text == "fine"
-        assert len(talk.retries) == 1
-    async with ScriptedServer([broken, broken]) as server:
-        talk = Talk(client_of(server))
-        assert "<|" not in (await talk.ask("go")).text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The marker `<|open|>think<|sep|>` begins reasoning.",
-        "Like this:\n```\n<|open|>tools<|sep|>\n```\nand so on.",
-        'The format is "<|end_of_msg|>".',
-        "a < b and <tool",
-    ],
-)
-async def test_prose_about_markers_stays_as_it_is(text: str) -> None:
-    async with ScriptedServer([Step(text=text, piece=3)]) as server:
-        talk = Talk(client_of(server, dialect="open", model="qwen"))
-        assert (await talk.ask("go")).text == text
-    assert "notice" not in talk.finished.extra
-
-
-INLINE = {
-    "bare": '{"name": "read", "arguments": {"path": "a.txt"}}',
-    "fence": 'I will read it.\n```json\n{"name": "read", "arguments": {"path": "a.txt"}}\n```\n',
-    "tag": '<tool_call>\n{"name": "read", "arguments": {"path": "a.txt"}}\n</tool_call>',
-}
-
-
-@pytest.mark.parametrize("form", INLINE)
-@pytest.mark.parametrize("piece", [2, 400])
-async def test_calls_in_the_text_are_read_for_open_servers_only(form: str, piece: int) -> None:
-    step = Step(text=INLINE[form], piece=piece)
-    async with ScriptedServer([step, step]) as server:
-        talk = Talk(client_of(server, dialect="open", model="qwen"), model="qwen")
-        message = await talk.ask("go")
-        assert [(call.name, json.loads(call.arguments)) for call in message.calls] == [
-            ("read", {"path": "a.txt"})
-        ]
-        assert message.text.strip() == ("I will read it." if form == "fence" else "")
-        assert "read from the text" in talk.finished.extra["notice"]
-        assert "reasoning_effort" not in server.requests[0].json
-        strict = await Talk(client_of(server)).ask("go")
-        assert strict.text == step.text
-        assert strict.calls == ()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"name": "other", "version": 1}',
-        "[1, 2]",
-        '```json\n{"a": 1}\n```\nThat is it.',
-        "```\ncode\n```\n",
-        "`x`",
-    ],
-)
-async def test_other_json_and_code_stay_text(text: str) -> None:
-    async with ScriptedServer([Step(text=text, piece=2)]) as server:
-        message = await Talk(client_of(server, dialect="open", model="qwen")).ask("go")
-    assert message.text == text
-    assert message.calls == ()
-
-
-async def test_an_answer_that_only_calls_an_unknown_tool_is_a_call() -> None:
-    """The agent refuses it and names the tools; as text it would be the run's last word."""
-    async with ScriptedServer([Step(text='{"name": "other", "arguments": {}}', piece=2)]) as server:
-        message = await Talk(client_of(server, dialect="open", model="qwen")).ask("go")
-    assert message.text == ""
-    assert [(call.name, call.arguments) for call in message.calls] == [("other", "{}")]
-
-
-async def test_an_answer_with_reasoning_only_is_asked_for_again_once() -> None:
-    async with ScriptedServer([Step(reasoning="hm"), Step(reasoning="hm", text="yes")]) as server:
-        talk = Talk(client_of(server))
-        assert (await talk.ask("go")).text == "yes"
-        assert len({recorded.body for recorded in server.requests}) == 1
 
 
 async def test_window_efforts_and_server_kind_come_from_the_model_list() -> None:

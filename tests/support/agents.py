@@ -15,7 +15,7 @@ from k3agent.agent.session import Session, SessionOptions
 from k3agent.events import AnyEvent
 from k3agent.providers.base import ModelInfo, Prices, Profile
 from k3agent.providers.scripted import ScriptedCall, ScriptedClient, Step
-from k3agent.types import Delta, Message, Request, Role
+from k3agent.types import Delta, Finish, Finished, Message, Request, Role, Usage
 
 FULL = ModelInfo(
     provider="scripted",
@@ -117,6 +117,13 @@ def call(name: str, **arguments: Any) -> ScriptedCall:
 
 def step(*calls: ScriptedCall, text: str = "", reasoning: str = "Thinking.") -> Step:
     return Step(text=text, reasoning=reasoning, calls=calls)
+
+
+DONE = step(text="Done.")
+
+
+def finished(finish: Finish = Finish.STOP, tokens: int = 10) -> Finished:
+    return Finished(finish=finish, usage=Usage(input_tokens=tokens, output_tokens=tokens), model="scripted")
 
 
 def options(root: Path, client: Any, **more: Any) -> SessionOptions:
