@@ -95,7 +95,10 @@ def _dispatch(arguments: list[str]) -> int:
     if name.startswith("-") and ("-p" in arguments or "--print" in arguments):
         at = next(at for at, word in enumerate(arguments) if word in {"-p", "--print"})
         return _command("run")(arguments[:at] + arguments[at + 1 :])
-    return _no_terminal_ui(name)
+    from k3agent.headless.hints import what_to_type
+
+    print(f"k3agent: {what_to_type(arguments, COMMANDS)} See k3agent --help.", file=sys.stderr)
+    return USAGE_ERROR
 
 
 def _command(name: str) -> Callable[[list[str]], int]:
@@ -112,23 +115,6 @@ def _command(name: str) -> Callable[[list[str]], int]:
 
         return plan
     return {"sessions": sessions, "stats": stats, "models": models, "config": config, "doctor": doctor}[name]
-
-
-def _no_terminal_ui(name: str) -> int:
-    """The UI is not there yet: say what is, and name what was perhaps meant."""
-    from k3agent.headless.arguments import nearest_of
-
-    if name.startswith("-") and name not in {"-c", "--continue"}:
-        known = ["--help", "--version", "-p", "-c"]
-        print(f"k3agent: unknown flag {name}.{nearest_of(name, known)} See k3agent --help.", file=sys.stderr)
-        return USAGE_ERROR
-    hint = nearest_of(name, COMMANDS) if name and " " not in name else ""
-    print(
-        "k3agent: the terminal UI is not part of this release. "
-        f'Use: k3agent run "PROMPT"   (k3agent run --resume ID, k3agent run --continue).{hint}',
-        file=sys.stderr,
-    )
-    return USAGE_ERROR
 
 
 def _failed(error: Exception) -> int:

@@ -36,7 +36,8 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} See {self.prog} --help.", file=sys.stderr)
+        end = "" if message.endswith((".", "?", "!")) else "."
+        print(f"{self.prog}: {message}{end} See {self.prog} --help.", file=sys.stderr)
         sys.exit(2)
 
 

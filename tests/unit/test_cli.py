@@ -56,9 +56,13 @@ def test_version_and_help(capsys) -> None:
         (("doctor", "--jsn"), "Did you mean --json?"),
         (("--versoin",), "Did you mean --version?"),
         ((), "k3agent run"),
-        (("-c",), "k3agent run"),
-        (("resume", "abc"), "k3agent run"),
+        (("-c",), "k3agent run --continue"),
+        (("resume", "abc"), "k3agent run --resume abc"),
+        (("resume",), "sessions list shows the ids. See k3agent --help."),
         (("fix the tests",), "k3agent run"),
+        (("frobnicate", "it"), "unknown command 'frobnicate'. For a task: k3agent run \"frobnicate it\"."),
+        (("--modle", "x"), "Did you mean --model? That is a flag of k3agent run. See k3agent --help."),
+        (("run", "x", "--max-turns"), "expected one argument. See k3agent run --help."),
     ],
 )
 def test_wrong_usage_is_2_and_says_what_is_right(capsys, words: tuple[str, ...], said: str) -> None:
