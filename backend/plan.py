@@ -42,7 +42,12 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("model", nargs="?", default="k3", help="k3, kimi-linear, nano, or a folder with config.json")
+    add(
+        "model",
+        nargs="?",
+        default="k3",
+        help="k3 or kimi-k3, kimi-linear, nano, or a model folder",
+    )
     add("--gpu", action="append", metavar="TYPE", help=f"one of {', '.join(GPUS)}, or NAME=GB; repeatable")
     add("--count", action="append", type=_count, metavar="N", help="number of GPUs; repeatable")
     add("--context", type=_tokens, metavar="N", help="tokens of a sequence, e.g. 131072, 128k or 1m")
@@ -90,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def load(name: str) -> Model:
     """A released model by name, or a folder: its weights if it has them, else what its configuration says."""
+    name = _released_name(name)
     raw, folder = RELEASED.get(name), None
     if raw is None:
         folder = NANO_DIR if name == "nano" else Path(name).expanduser()
@@ -114,6 +120,17 @@ def load(name: str) -> Model:
     found = {key: (stored.dtype, stored.shape) for key, stored in read_folder(folder).items()}
     plain = checkpoint_tensors(config, is_packed=False, is_nested=is_nested)
     return Model(name, config, list(as_stored(plain, found)))
+
+
+def _released_name(name: str) -> str:
+    """`k3` for `kimi-k3`, and a released model's name for the one it has on the hub; others stay."""
+    if Path(name).expanduser().is_dir():
+        return name
+    wanted = name.lower()
+    spellings = {"kimi-k3": "k3"}
+    for short, full in _HUB_NAMES.items():
+        spellings |= {full.lower(): short, full.rpartition("/")[2].lower(): short, short: short}
+    return spellings.get(wanted, name)
 
 
 def find_gpu(name: str) -> Gpu:

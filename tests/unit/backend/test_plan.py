@@ -129,6 +129,11 @@ def test_without_counts_the_smallest_that_fits_comes_first(k3: Model) -> None:
     assert len(nothing) == 1 and not nothing[0].fits
 
 
+@pytest.mark.parametrize("name", ["kimi-k3", "Kimi-K3", "moonshotai/Kimi-K3", "K3"])
+def test_other_names_of_k3(name: str, k3: Model) -> None:
+    assert load(name).config == k3.config
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--gpu", "b300", "--gpu", "X=300", "--count", "8", "--context", "1m", "--json"]
     assert main(["k3", *flags, "--cache-dtype", "fp8"]) == 0
