@@ -17,13 +17,19 @@ test: $(STAMP)
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock
+	@echo "Setting up $(VENV), once; a few minutes, most of them for downloads."
+	@echo "[1/5] $(VENV): a Python environment of its own, made with $(PYTHON)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Setting up $(VENV): PyTorch, k3agent and its tools. This takes a few minutes once."
+	@echo "[2/5] pip 25.1 or later, which knows dependency groups"
 	@$(BIN)/pip install --quiet --upgrade "pip>=25.1"
-	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install --quiet "$(TORCH)"
+	@echo "[3/5] PyTorch ($(TORCH)), unless it is there: the largest download"
+	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install "$(TORCH)"
+	@echo "[4/5] k3agent from this folder, the packages it needs, and the tools for tests and checks: a minute or two"
 	@$(BIN)/pip install --quiet --constraint requirements.lock --editable ".[local]" --group dev
+	@echo "[5/5] build/tree: the import layout as links, for editors and type checkers"
 	@$(BIN)/python scripts/link_tree.py
 	@touch $(STAMP)
+	@echo "Ready: $(BIN)/k3agent"
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -64,7 +64,7 @@ def test_shipping():
 """,
     "conftest.py": "",
     # The repository lies inside that of k3agent, whose own pytest settings are not meant for it.
-    "pytest.ini": "[pytest]\n",
+    "pytest.ini": "[pytest]\naddopts = -p no:asyncio\n",
 }
 
 TASKS = (
@@ -108,12 +108,17 @@ def main() -> None:
     bin_folder = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}"}
     make_repository()
-    print(f"A sample repository: {SHOP.relative_to(ROOT)}", flush=True)
+    print(
+        f"A sample repository with a bug, made in {SHOP.relative_to(ROOT)}. The embedded model, nano, gets"
+        f" {len(TASKS)} tasks in one session: --continue goes on with it. --provider bundled keeps it on this"
+        " machine, also where a key is set. The first task waits for the model to load.",
+        flush=True,
+    )
     failed = 0
     for number, task in enumerate(TASKS):
-        heading(f'k3agent run "{task}"')
-        command = [str(bin_folder / "k3agent"), "run", task, "--provider", "bundled"]
-        command += ["--continue"] if number else []
+        flags = ["--provider", "bundled", *(["--continue"] if number else [])]
+        heading(f'k3agent run {" ".join(flags)} "{task}"')
+        command = [sys.executable, "-P", "-m", "k3agent.cli", "run", *flags, task]
         failed += subprocess.run(command, cwd=SHOP, env=environment, check=False).returncode != 0
     heading("what changed (git diff)")
     git("--no-pager", "diff", "--stat")
@@ -128,6 +133,7 @@ def main() -> None:
     if failed or tests.returncode:
         sys.exit(f"\n{failed} of {len(TASKS)} tasks failed; tests exited with {tests.returncode}.")
     print(f'\nDone. Try your own: cd into a repository and run  {bin_folder / "k3agent"} run "..."')
+    print("The engine stays loaded for three minutes after a run; k3agent doctor says how to end it at once.")
 
 
 if __name__ == "__main__":
