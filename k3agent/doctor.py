@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -19,10 +20,17 @@ from pathlib import Path
 
 from k3agent import __version__
 from k3agent.config.paths import data_home, user_config
-from k3agent.config.settings import load_settings
+from k3agent.config.settings import Settings, load_settings
 from k3agent.errors import ConfigError, K3AgentError, ProviderError
-from k3agent.providers.bundled import INSTALL_COMMAND, has_weights, missing_packages, weights_folder
+from k3agent.providers.bundled import (
+    INSTALL_COMMAND,
+    has_weights,
+    missing_packages,
+    running_servers,
+    weights_folder,
+)
 from k3agent.providers.registry import choose
+from k3agent.store.database import FILE_NAME, find_damage
 
 NANO_CAN = (
     "nano lists, finds and explains files and functions, sets values, renames names and files, adds and"
@@ -53,6 +61,8 @@ def examine(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
         _local_engine(),
         _embedded_model(),
         _home(home),
+        *_session_store(home),
+        *_servers(home, environ),
         *_configuration(environ, cwd),
     ]
 
@@ -191,6 +201,55 @@ def _home(home: Path) -> Finding:
         text = f"{home}: only {free_mb} MB free"
         return Finding(name="data folder", state="problem", text=text, mend=f"du -sh {home}/*")
     return Finding(name="data folder", state="ok", text=f"{home}, {free_mb} MB free")
+
+
+def _session_store(home: Path) -> list[Finding]:
+    """The database, read as a whole and not changed. Nothing where there is none yet."""
+    path = home / FILE_NAME
+    if not path.exists():
+        return []
+    problem = find_damage(path)
+    if not problem:
+        return [Finding(name="session store", state="ok", text=f"{path}, whole")]
+    if "newer k3agent" in problem:
+        mend = f"{Path(sys.executable).name} -m pip install --upgrade k3agent"
+        return [Finding(name="session store", state="problem", text=f"{path}: {problem}", mend=mend)]
+    kept = path.with_name(f"{path.name}.damaged")
+    moves = "; ".join(
+        f"mv {shlex.quote(f'{path}{end}')} {shlex.quote(f'{kept}{end}')}"
+        for end in ("", "-wal", "-shm")
+        if Path(f"{path}{end}").exists()
+    )
+    text = (
+        f"{path}: {problem}. Moved away, a new one is begun; `sqlite3 {kept.name} .recover` may save sessions"
+    )
+    return [Finding(name="session store", state="problem", text=text, mend=moves)]
+
+
+def _servers(home: Path, environ: Mapping[str, str]) -> list[Finding]:
+    """Local engines that stay loaded for the next run."""
+    try:
+        idle_s = load_settings(environ).server_idle_timeout_s
+    except ConfigError:
+        idle_s = Settings().server_idle_timeout_s
+    return [
+        Finding(
+            name="running engine",
+            state="ok",
+            text=f"{model}, process {state.pid} at {state.url}{_memory(state.pid)}; it ends after"
+            f" {idle_s:g} s without a request. To end it now: kill {state.pid}",
+        )
+        for model, state in running_servers(home)
+    ]
+
+
+def _memory(pid: int) -> str:
+    """`, 812 MB`, or nothing where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        return f", {int(status.split('VmRSS:')[1].split()[0]) // 1024} MB"
+    except (OSError, IndexError, ValueError):
+        return ""
 
 
 def _configuration(environ: Mapping[str, str], cwd: Path) -> list[Finding]:

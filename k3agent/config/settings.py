@@ -89,7 +89,7 @@ class Settings:
         "float", 180.0, "longest silence after the first byte", minimum=1
     )
     server_idle_timeout_s: float = _setting(
-        "float", 600.0, "the bundled server ends after so long", minimum=1
+        "float", 180.0, "seconds without a request after which the bundled server ends", minimum=1
     )
     providers: Mapping[str, ProviderSettings] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)

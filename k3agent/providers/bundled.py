@@ -198,25 +198,13 @@ class LocalServer:
 
     async def _running(self) -> ServerState | None:
         """The server of the state file, if it lives and answers."""
-        try:
-            data = json.loads(self.state_file.read_text(encoding="utf-8"))
-            state = ServerState(
-                url=str(data["url"]), pid=int(data["pid"]), token=str(data.get("token") or "")
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return state if self._is_alive(state) and await _is_healthy(state) else None
+        state = _read_state(self.state_file)
+        return state if state is not None and self._is_alive(state) and await _is_healthy(state) else None
 
     def _is_alive(self, state: ServerState) -> bool:
         if self._process is not None and self._process.pid == state.pid:
             return self._process.poll() is None
-        try:
-            os.kill(state.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
+        return _has_process(state.pid)
 
     def _start_error(self, what: str) -> ServerStartError:
         try:
@@ -228,6 +216,34 @@ class LocalServer:
             f"{what}. Its log, {self.log_file}, ends with:{tail or ' (nothing)'}\nSee `k3agent doctor`.",
             kind=ProviderErrorKind.SERVER,
         )
+
+
+def running_servers(home: Path) -> list[tuple[str, ServerState]]:
+    """(model, state) of every local server of this data folder that is alive and answers."""
+    found: list[tuple[str, ServerState]] = []
+    for file in sorted((home / "run").glob("*.json")):
+        state = _read_state(file)
+        if state is not None and _has_process(state.pid) and asyncio.run(_is_healthy(state)):
+            found.append((file.stem.rpartition("-")[0], state))
+    return found
+
+
+def _read_state(file: Path) -> ServerState | None:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return ServerState(url=str(data["url"]), pid=int(data["pid"]), token=str(data.get("token") or ""))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _has_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _fingerprint(model: str) -> str:
@@ -294,7 +310,7 @@ class BundledClient:
         environ: Mapping[str, str],
         *,
         model: str = "",
-        idle_timeout_s: float = 600.0,
+        idle_timeout_s: float = 180.0,
         notify: Notify | None = None,
         retry: RetryPolicy | None = None,
         timeouts: Timeouts | None = None,

