@@ -65,7 +65,16 @@ class ProviderError(K3AgentError):
 
     @property
     def is_retryable(self) -> bool:
+        """Whether the same request may succeed in a moment."""
         return self.kind in {ProviderErrorKind.RATE, ProviderErrorKind.SERVER, ProviderErrorKind.CONNECTION}
+
+
+class NobodyListensError(ProviderError):
+    """A port of this computer that refuses: no server is there, and waiting does not start one."""
+
+    @property
+    def is_retryable(self) -> bool:
+        return False
 
 
 class ToolError(K3AgentError):

@@ -22,9 +22,18 @@ from k3agent.providers.answer import AnswerReader
 from k3agent.providers.base import ModelInfo
 from k3agent.providers.callreader import CallReader
 from k3agent.providers.catalog import read_catalog
-from k3agent.providers.dialects import Dialect
+from k3agent.providers.dialects import BUNDLED, Dialect
 from k3agent.providers.encoding import RequestEncoder
-from k3agent.providers.failures import overflow_by, provider_error, read_error_body, read_error_object, scrub
+from k3agent.providers.failures import (
+    is_refused,
+    nobody_listens,
+    overflow_by,
+    provider_error,
+    read_error_body,
+    read_error_object,
+    scrub,
+    unreachable,
+)
 from k3agent.providers.retry import RetryPolicy, RetryState
 from k3agent.providers.sse import SseDecoder, SseError, SseEvent
 from k3agent.providers.transport import httpx, make_client
@@ -96,6 +105,8 @@ class ChatClient:
         self._encoder = RequestEncoder(dialect, reasoning_field)
         self._http: httpx.AsyncClient | None = None
         self._seen_models: set[str] = set()
+        # A server that has answered once and is gone may be restarting; one that never did is not there.
+        self._has_answered = False
 
     @property
     def info(self) -> ModelInfo:
@@ -180,7 +191,8 @@ class ChatClient:
             sent = http.build_request("POST", url, content=body, headers=_headers(endpoint))
             response = await http.send(sent, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _connection_error(endpoint, error) from error
+            raise self._unreachable(endpoint, error) from error
+        self._has_answered = True
         try:
             if response.status_code != 200:
                 raise await self._failed(response, endpoint)
@@ -373,12 +385,23 @@ class ChatClient:
             self._http = make_client(endpoint.base_url, self._timeouts.connect_s)
         return self._http
 
+    def _unreachable(self, endpoint: Endpoint, error: Exception) -> ProviderError:
+        said = str(error) or type(error).__name__
+        is_restarted = self.dialect is BUNDLED
+        if is_refused(endpoint.base_url, error) and not self._has_answered and not is_restarted:
+            return nobody_listens(endpoint.base_url)
+        is_our_fault = isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol)
+        return unreachable(endpoint.base_url, scrub(said, endpoint.api_key), is_our_fault=is_our_fault)
+
     async def _get_json(self, http: httpx.AsyncClient, url: str, endpoint: Endpoint) -> JsonObject | None:
         try:
             async with asyncio.timeout(self._timeouts.catalog_s):
                 response = await http.get(url, headers=_headers(endpoint))
+            self._has_answered = True
             data = response.json() if response.status_code == 200 else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:
+            if is_refused(endpoint.base_url, error):
+                raise self._unreachable(endpoint, error) from error
             log.info("%s could not be read: %s", url, scrub(str(error), endpoint.api_key))
             return None
         return data if isinstance(data, dict) else None
@@ -424,13 +447,6 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
     with suppress(TimeoutError, httpx.HTTPError, httpx.StreamError):
         async with asyncio.timeout(_DRAIN_S):
             await anext(chunks, b"")
-
-
-def _connection_error(endpoint: Endpoint, error: Exception) -> ProviderError:
-    said = scrub(str(error) or type(error).__name__, endpoint.api_key)
-    is_our_fault = isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol)
-    kind = ProviderErrorKind.BAD_REQUEST if is_our_fault else ProviderErrorKind.CONNECTION
-    return ProviderError(f"{endpoint.base_url} cannot be reached: {said}. Is the server running?", kind=kind)
 
 
 def _decode(data: str, response: httpx.Response, endpoint: Endpoint) -> JsonObject:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from k3agent.errors import ProviderError, ProviderErrorKind
-from k3agent.providers.dialects import other_region
+from k3agent.errors import NobodyListensError, ProviderError, ProviderErrorKind
+from k3agent.providers.dialects import is_loopback, other_region
 from k3agent.providers.retry import parse_retry_after
 
 Kind = ProviderErrorKind
@@ -137,6 +137,34 @@ def provider_error(
         retry_after_s=parse_retry_after(headers.get("retry-after")),
         trace_id=trace_id,
     )
+
+
+def is_refused(base_url: str, error: BaseException) -> bool:
+    """Whether a port of this computer refused the connection: there is no server behind it."""
+    if not is_loopback(base_url):
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionRefusedError):
+            return True
+        # Several addresses of one name were tried; the library sums the failures up in words.
+        if isinstance(cause, OSError) and "Connect call failed" in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def nobody_listens(base_url: str) -> NobodyListensError:
+    return NobodyListensError(
+        f"no server listens at {base_url} (connection refused). Start it (the bundled one: k3agent serve),"
+        " or correct --base-url",
+        kind=Kind.CONNECTION,
+    )
+
+
+def unreachable(base_url: str, said: str, *, is_our_fault: bool) -> ProviderError:
+    kind = Kind.BAD_REQUEST if is_our_fault else Kind.CONNECTION
+    return ProviderError(f"{base_url} cannot be reached: {said}. Is the server running?", kind=kind)
 
 
 def overflow_by(message: str) -> int | None:
