@@ -283,6 +283,9 @@ class Dispatcher:
             return _Ending(state=CallState.FAILED, text=text, duration_s=time.monotonic() - started)
         if prepared.access.runs is not None:
             await self._mask_outputs()
+        if "exit_code" in output.data:
+            command = bench.masker.mask(prepared.access.runs or "")
+            bench.receipt.last_command = {"command": command, "exit_code": output.data["exit_code"]}
         if call.name == "todo":
             bench.todo_changed(ctx.todo)
         text = output.text or "(no output)"

@@ -53,7 +53,7 @@ class SessionOptions:
 class Receipt:
     """What this run has done so far; grows while a turn runs. `num_turns` counts model calls, those thrown
     away included. `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the
-    last round.
+    last round; `last_command`: {command, exit_code} of the shell command that ended last.
     """
 
     usage: Usage = field(default_factory=Usage)
@@ -66,6 +66,7 @@ class Receipt:
     failed: int = 0
     denials: list[JsonObject] = field(default_factory=list)
     checks: list[JsonObject] = field(default_factory=list)
+    last_command: JsonObject | None = None
     errors: list[str] = field(default_factory=list)
 
     def add_files(self, files: tuple[str, ...]) -> None:

@@ -29,6 +29,8 @@ from k3agent.events import (
 from k3agent.headless.output import clean
 from k3agent.types import ImagePart, JsonObject, Message, ReasoningPart, Role, TextPart, ToolCall, ToolResult
 
+LAST_WORDS = "The model's last words, which nothing confirms:"
+
 Write = Callable[[str], None]
 
 
@@ -49,8 +51,8 @@ class Start:
 
 @dataclass(slots=True, kw_only=True)
 class End:
-    """How the run ended; becomes the `result` line. `report`: what k3agent says of a bad end, after the
-    model's own last words.
+    """How the run ended; becomes the `result` line. `answer` is only there after a good end; of a bad one
+    k3agent says what happened (`report`), and the model's `last_words` are no more than that.
     """
 
     outcome: TurnOutcome
@@ -58,10 +60,17 @@ class End:
     session_id: str = ""
     answer: str = ""
     report: str = ""
+    last_words: str = ""
     structured_output: Any = None
     duration_s: float = 0.0
     receipt: Receipt = field(default_factory=Receipt)
     errors: list[str] = field(default_factory=list)
+
+    @property
+    def said(self) -> str:
+        """The last words as what they are, or ''."""
+        words = self.last_words.strip()
+        return f"{LAST_WORDS}\n{words}" if words else ""
 
     @property
     def line(self) -> JsonObject:
@@ -71,7 +80,7 @@ class End:
             "type": "result",
             "subtype": self.outcome.value,
             "is_error": self.exit_code != 0,
-            "result": "\n\n".join(part for part in (self.answer, self.report) if part),
+            "result": self.answer or "\n\n".join(part for part in (self.report, self.said) if part),
             "structured_output": self.structured_output,
             "session_id": self.session_id,
             "num_turns": receipt.num_turns,
@@ -88,6 +97,7 @@ class End:
             "checks": receipt.checks,
             "permission_denials": receipt.denials,
             "files_changed": receipt.files_changed,
+            "last_command": receipt.last_command,
             "tools": {"calls": receipt.calls, "invalid": receipt.invalid, "failed": receipt.failed},
             "errors": self.errors,
             "exit_code": self.exit_code,

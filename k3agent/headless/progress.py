@@ -22,6 +22,7 @@ from k3agent.events import (
 )
 from k3agent.headless.formats import End
 from k3agent.headless.output import clean
+from k3agent.headless.report import failed_command, shown_files
 from k3agent.types import Role
 
 _MAX_DIFF_LINES = 20
@@ -96,6 +97,8 @@ class Progress:
                 self.line(f"k3agent: {error}", "red")
         if end.report:
             self.line(f"k3agent: {end.report}", "red")
+        if end.said:
+            self.line(end.said, "dim")
         if self._is_quiet or not end.session_id:
             return
         receipt, usage = end.receipt, end.receipt.usage
@@ -110,8 +113,11 @@ class Progress:
         if receipt.cost_usd:
             parts.append(f"${receipt.cost_usd:.4f}")
         if receipt.files_changed:
-            parts.append(f"changed: {', '.join(receipt.files_changed)}")
+            parts.append(f"changed: {shown_files(receipt.files_changed)}")
         self.line(" · ".join(parts), "dim")
+        command = failed_command(receipt)
+        if command and not end.report:
+            self.line(command, "yellow")
         if end.exit_code and end.session_id not in end.report:
             self.line(f"To go on: k3agent run --resume {end.session_id}", "dim")
 

@@ -19,10 +19,18 @@ _SMALL = (
     "The embedded model is small: ask for one small step with the names of files in it, or use a larger"
     " model (k3agent models shows them)."
 )
+_MAX_FILES = 20
+_MAX_COMMAND = 120
 
 
 def report(
-    outcome: TurnOutcome, detail: str, receipt: Receipt, *, session_id: str, profile: Profile | None
+    outcome: TurnOutcome,
+    detail: str,
+    receipt: Receipt,
+    *,
+    session_id: str,
+    profile: Profile | None,
+    permission_mode: str = "",
 ) -> str:
     """Whole sentences. `session_id` is '' and `profile` None where no session was begun."""
     what = detail or outcome.value
@@ -30,13 +38,42 @@ def report(
     if not session_id:
         return sentences[0]
     if receipt.denials and outcome is TurnOutcome.PERMISSION:
-        last = receipt.denials[-1]
-        sentences.append(f"Denied: {last['summary']} ({last['reason']}). Allow it with --allow.")
+        sentences.append(_denied(receipt, permission_mode, session_id))
     if "Changed: " not in detail and "No file was changed" not in detail:
-        files = ", ".join(receipt.files_changed)
+        files = shown_files(receipt.files_changed)
         sentences.append(f"Changed: {files}." if files else "No file was changed by edits.")
-    if profile is Profile.COMPACT and outcome in {TurnOutcome.EXECUTION, TurnOutcome.MAX_TURNS}:
+    command = failed_command(receipt)
+    if command:
+        sentences.append(f"{command[:1].upper()}{command[1:]}.")
+    # An error is the work of an endpoint, a disk or k3agent, whatever the model can do.
+    is_models_end = outcome in {TurnOutcome.EXECUTION, TurnOutcome.MAX_TURNS} and detail not in receipt.errors
+    if profile is Profile.COMPACT and is_models_end:
         sentences.append(_SMALL)
     elif outcome in _RESUMABLE:
         sentences.append(f"To go on: k3agent run --resume {session_id}")
     return " ".join(sentences)
+
+
+def _denied(receipt: Receipt, permission_mode: str, session_id: str) -> str:
+    last = receipt.denials[-1]
+    what = f"Denied: {last['summary']} ({last['reason']})."
+    if permission_mode == "plan":
+        return f"{what} To let it work: k3agent run --resume {session_id} --permission-mode auto"
+    return f"{what} Allow it with --allow."
+
+
+def failed_command(receipt: Receipt) -> str:
+    """`last command failed: pytest (exit code 1)`, or '' when the last one succeeded or there was none."""
+    last = receipt.last_command
+    if last is None or last["exit_code"] == 0:
+        return ""
+    command = " ".join(str(last["command"]).split())
+    if len(command) > _MAX_COMMAND:
+        command = command[: _MAX_COMMAND - 1] + "…"
+    return f"last command failed: {command} (exit code {last['exit_code']})"
+
+
+def shown_files(files: list[str]) -> str:
+    """The files in one line; of very many the first ones and their number."""
+    more = len(files) - _MAX_FILES
+    return ", ".join(files[:_MAX_FILES]) + (f" and {more} more" if more > 0 else "")

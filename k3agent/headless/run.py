@@ -91,7 +91,8 @@ class HeadlessRun:
     progress: Progress
     session: Session | None = None
     client: ModelClient | None = None
-    answer: str = ""
+    words: str = ""
+    has_calls: bool = False
     structured: object = None
     signum: int | None = None
     is_reader_gone: bool = False
@@ -174,7 +175,7 @@ class HeadlessRun:
         return self._turn_end(self.session, ended)
 
     async def _turn(self, session: Session, text: str | None, images: list[ImagePart]) -> TurnEnded:
-        self.answer = ""
+        self.words = ""
         self._is_in_turn = True
         try:
             if text is None:
@@ -256,7 +257,7 @@ class HeadlessRun:
         assert self.schema is not None
         problem = ""
         for attempt in range(_MAX_SCHEMA_REPAIRS + 1):
-            self.structured, problem = read_structured(self.answer, self.schema)
+            self.structured, problem = read_structured(self.words, self.schema)
             if not problem:
                 return self._turn_end(session, ended)
             if attempt == _MAX_SCHEMA_REPAIRS:
@@ -285,7 +286,6 @@ class HeadlessRun:
     def _ended(self, outcome: TurnOutcome, code: int, detail: str) -> End:
         receipt = self.session.receipt if self.session is not None else Receipt()
         session_id = self.session.id if self.session is not None else self.options.session_id or ""
-        profile = self.session.info.profile if self.session is not None else None
         is_bad = outcome is not TurnOutcome.SUCCESS or code != ExitCode.OK
         errors = list(receipt.errors)
         if detail and detail not in errors:
@@ -294,14 +294,25 @@ class HeadlessRun:
             outcome=outcome,
             exit_code=int(code),
             session_id=session_id,
-            answer=self.answer,
-            report=report(outcome, detail, receipt, session_id=session_id if profile else "", profile=profile)
-            if is_bad
-            else "",
+            # What stands before calls is no answer.
+            answer="" if is_bad or self.has_calls else self.words,
+            last_words=self.words if is_bad else "",
+            report=self._report(outcome, detail, receipt) if is_bad else "",
             structured_output=self.structured if outcome is TurnOutcome.SUCCESS else None,
             duration_s=time.monotonic() - self.started_at,
             receipt=receipt,
             errors=errors,
+        )
+
+    def _report(self, outcome: TurnOutcome, detail: str, receipt: Receipt) -> str:
+        session = self.session
+        return report(
+            outcome,
+            detail,
+            receipt,
+            session_id=session.id if session is not None else "",
+            profile=session.info.profile if session is not None else None,
+            permission_mode=session.permission_mode if session is not None else "",
         )
 
     def _interrupt_code(self) -> ExitCode:
@@ -327,8 +338,7 @@ class HeadlessRun:
 
     def _event(self, event: AnyEvent) -> None:
         if isinstance(event, MessageAdded) and event.message.role is Role.ASSISTANT:
-            # What stands before calls is no answer.
-            self.answer = "" if event.message.calls else event.message.text
+            self.words, self.has_calls = event.message.text, bool(event.message.calls)
         self.form.event(event)
         self.progress.event(event)
 

@@ -8,13 +8,14 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from support.headless import Bench, Ran
-from support.runs import ANSWER, EDIT, READ, check_done, check_history, served, task
+from support.runs import ANSWER, EDIT, READ, SHOW, check_done, check_history, served, task
 
 from k3agent.providers.scripted import Fault, ScriptedCall, Step
 
@@ -229,8 +230,46 @@ def test_a_model_in_circles_is_exit_1_with_a_report(bench: Bench) -> None:
         ran = bench.stream("Change it.")
     assert (ran.code, ran.result["subtype"]) == (1, "error_during_execution")
     text = ran.result["result"]
-    assert text.startswith("I only read.\n\nNot finished: the model made the same call")
+    assert text.startswith("Not finished: the model made the same call")
     assert "Tried: read 8x. No file was changed" in text
+    assert text.endswith("The model's last words, which nothing confirms:\nI only read.")
+
+
+def test_a_claim_after_a_bad_end_is_no_answer(bench: Bench, tmp_path: Path) -> None:
+    claim = "All tests pass now."
+    with served(bench, [Step(calls=(EDIT,)), Step(text=claim)]):
+        ran = bench.run("run", "Go.", "--check", "false", "--check-retries", "0", "-o", str(tmp_path / "a"))
+    assert (ran.code, ran.out) == (4, "")
+    assert (tmp_path / "a").read_text() == ""
+    before, _, after = ran.err.partition("The model's last words")
+    assert "Not accepted: failing checks: `false`. Changed: a.txt." in before
+    assert claim not in before and claim in after
+
+
+def test_a_failed_last_command_stands_in_the_receipt(bench: Bench) -> None:
+    fails = ScriptedCall(name="shell", arguments={"command": "sh -c 'exit 3'"})
+    with served(bench, [Step(calls=(SHOW,)), Step(calls=(fails,)), Step(text="All tests pass.")] * 2):
+        ran = bench.run("run", "Go.")
+        assert ran.err.splitlines()[-1] == "last command failed: sh -c 'exit 3' (exit code 3)"
+        assert ran.out == "All tests pass.\n"
+        result = bench.run("run", "Go.", "--output-format", "json").result
+    assert result["last_command"] == {"command": "sh -c 'exit 3'", "exit_code": 3}
+
+
+def test_plan_mode_names_the_mode_that_works(bench: Bench) -> None:
+    with served(bench, [Step(calls=(EDIT,)), Step(text="I would change it.")]):
+        ran = bench.stream("Go.", "--permission-mode", "plan")
+    assert ran.code == 3
+    assert f"--resume {ran.result['session_id']} --permission-mode auto" in ran.result["result"]
+
+
+def test_nobody_listening_on_this_computer_ends_at_once(bench: Bench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    ran = bench.stream("Go.", "--base-url", f"http://127.0.0.1:{port}/v1")
+    assert (ran.code, ran.result["subtype"]) == (75, "error_provider")
+    assert "no server listens at" in ran.result["result"] and "k3agent serve" in ran.result["result"]
+    assert "attempt" not in ran.err
 
 
 def test_check_decides(bench: Bench) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from k3agent.agent.options import Receipt
 from k3agent.events import TurnOutcome
-from k3agent.headless.formats import End
-from k3agent.headless.report import report
+from k3agent.headless.formats import LAST_WORDS, End
+from k3agent.headless.report import failed_command, report, shown_files
 from k3agent.providers.base import Profile
 
 
@@ -34,6 +34,33 @@ def test_the_small_model_is_called_small() -> None:
     assert "small" not in said(TurnOutcome.EXECUTION)
 
 
+def test_an_error_is_no_fault_of_the_small_model() -> None:
+    text = said(TurnOutcome.EXECUTION, "the disk is full", Profile.COMPACT, errors=["the disk is full"])
+    assert "small" not in text
+
+
+def test_plan_mode_names_the_mode_that_works() -> None:
+    denial = {"call_id": "c", "tool": "edit", "summary": "edit a.py", "reason": "plan mode changes nothing"}
+    receipt = Receipt(denials=[denial])
+    text = report(
+        TurnOutcome.PERMISSION, "why", receipt, session_id="s1", profile=Profile.FULL, permission_mode="plan"
+    )
+    assert "k3agent run --resume s1 --permission-mode auto" in text and "--allow" not in text
+
+
+def test_a_failed_last_command_is_told() -> None:
+    receipt = Receipt(last_command={"command": "pytest\n -q", "exit_code": 1})
+    assert failed_command(receipt) == "last command failed: pytest -q (exit code 1)"
+    assert failed_command(Receipt(last_command={"command": "true", "exit_code": 0})) == ""
+    assert failed_command(Receipt()) == ""
+    text = report(TurnOutcome.MAX_TURNS, "why", receipt, session_id="s1", profile=Profile.FULL)
+    assert "Last command failed: pytest -q (exit code 1)." in text
+
+
+def test_very_many_files_are_counted() -> None:
+    assert shown_files([f"f{number}" for number in range(25)]).endswith("f19 and 5 more")
+
+
 def test_before_a_session_there_is_nothing_to_resume() -> None:
     text = report(TurnOutcome.PROVIDER, "no key.", Receipt(), session_id="", profile=None)
     assert text == "Not finished: no key."
@@ -41,9 +68,9 @@ def test_before_a_session_there_is_nothing_to_resume() -> None:
 
 @pytest.mark.parametrize("outcome", list(TurnOutcome))
 def test_the_line_is_whole_for_every_outcome(outcome: TurnOutcome) -> None:
-    end = End(outcome=outcome, exit_code=1, answer="Half.", report="Stopped: why.")
+    end = End(outcome=outcome, exit_code=1, last_words="All done!", report="Stopped: why.")
     assert end.line["subtype"] == outcome.value
-    assert end.line["result"] == "Half.\n\nStopped: why."
+    assert end.line["result"] == f"Stopped: why.\n\n{LAST_WORDS}\nAll done!"
     assert {
         "is_error", "result", "structured_output", "session_id", "num_turns", "duration_ms",
         "duration_api_ms",
