@@ -7,10 +7,14 @@ BackendError
 │   └── TemplateError      the messages cannot be rendered in the model's prompt grammar
 ├── CacheFullError         pages or state slots do not suffice for this request
 ├── GrammarError           the constrained decoder reached a state that its grammar does not know
-└── EngineUnavailableError the engine process is not there (HTTP 503)
+├── EngineUnavailableError the engine process is not there (HTTP 503)
+└── PeerLostError          what ranks do together broke off, because one of them is gone
 
 A message names what failed, with which value, and what to do.
 """
+
+RANK_LOST_STATUS = 70
+"""Exit status of the engine, and of `k3agent serve`, after a rank of a model on several ranks was lost."""
 
 
 class BackendError(Exception):
@@ -43,3 +47,7 @@ class GrammarError(BackendError):
 
 class EngineUnavailableError(BackendError):
     """The engine process has ended or does not answer."""
+
+
+class PeerLostError(BackendError):
+    """A collective broke off. The fault is another rank's; whoever watches the processes knows whose."""

@@ -4,7 +4,9 @@ numbers.
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -14,44 +16,33 @@ from k3agent.backend.chat.images import ImageSettings
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.engine.images import ImageFeatures
 from k3agent.backend.engine.messages import EngineSettings
+from k3agent.backend.engine.ranks import RankedStorage, Ranks, is_ranked
 from k3agent.backend.engine.sequence import Sequence
+from k3agent.backend.engine.storage import TorchStorage
 from k3agent.backend.errors import CacheFullError, ModelFilesError
-from k3agent.backend.model.inputs import CacheTensors, ForwardBatch, allocate_cache
+from k3agent.backend.model.inputs import ForwardBatch, allocate_cache
 from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.model.weights import SMALL_EXPERTS_BYTES, load_model, unpacked_experts_bytes
+from k3agent.backend.parallel.groups import device_of
+from k3agent.backend.parallel.processes import end_process
+from k3agent.backend.parallel.shard import Shard
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 _CPU_CACHE_BYTES = 512 << 20
 _SMALL_HIDDEN = 1024
-
-
-class TorchStorage:
-    """Copies and clears whole pages and states; what `HybridCache` needs of the tensors."""
-
-    def __init__(self, tensors: CacheTensors) -> None:
-        self.tensors = tensors
-
-    def copy_page(self, src_page: int, dst_page: int) -> None:
-        for latents in self.tensors.latents.values():
-            latents[dst_page].copy_(latents[src_page])
-
-    def copy_state(self, src_slot: int, dst_slot: int) -> None:
-        self.tensors.copy_state(src_slot, dst_slot)
-
-    def zero_state(self, slot: int) -> None:
-        self.tensors.zero_state(slot)
 
 
 class Runner:
     """A loaded model with its cache tensors on one device."""
 
-    def __init__(self, model: K3ForCausalLM, settings: EngineSettings) -> None:
+    def __init__(self, model: K3ForCausalLM, settings: EngineSettings, ranks: Ranks | None = None) -> None:
         self.model = model
+        self._ranks = ranks
         self.config: ModelConfig = model.config
-        self.device = torch.device(settings.device)
+        self.device = model.device
         self._features = ImageFeatures(model, ImageSettings.from_dir(settings.model_dir))
         page_bytes, slot_bytes = _unit_bytes(self.config, model.dtype)
-        self.cache_bytes = settings.cache_bytes or _default_cache_bytes(self.device)
+        self.cache_bytes = model.shard.comm.least(settings.cache_bytes or _default_cache_bytes(self.device))
         self.num_pages, self.num_slots = split_budget(self.cache_bytes, page_bytes, slot_bytes)
         wanted = settings.max_model_len or self.config.max_position_embeddings
         # one page is kept for the copy that a resume inside a page needs
@@ -62,23 +53,26 @@ class Runner:
                 f" {self.num_slots} states, not {wanted} tokens; raise --cache-bytes or lower --max-model-len"
             )
         tensors = allocate_cache(self.config, self.num_pages, self.num_slots, model.dtype, self.device)
-        self.storage = TorchStorage(tensors)
+        own = TorchStorage(tensors)
+        self.storage = own if ranks is None else RankedStorage(own, ranks.processes)
 
     @classmethod
-    def load(cls, settings: EngineSettings) -> "tuple[Runner, float]":
-        """Read the weights; returns the runner and the seconds it took."""
+    def load(
+        cls, settings: EngineSettings, on_loss: Callable[[str], NoReturn] = end_process
+    ) -> "tuple[Runner, float]":
+        """Read the weights; returns the runner and the seconds it took.
+
+        With several ranks this one is rank 0, and `on_loss` is told when another one is lost.
+        """
         begun = time.perf_counter()
-        config, dtype = ModelConfig.from_dir(settings.model_dir), _dtype(settings)
-        set_threads(settings, config)
-        is_small = unpacked_experts_bytes(config, dtype) <= SMALL_EXPERTS_BYTES
-        model = load_model(
-            Path(settings.model_dir),
-            dtype,
-            torch.device(settings.device),
-            packed_experts=False if is_small else None,
-        )
-        runner = cls(model, settings)
-        return runner, time.perf_counter() - begun
+        ranks = Ranks.start(settings, on_loss) if is_ranked(settings) else None
+        model = load_part(settings, ranks.shard if ranks is not None else Shard())
+        return cls(model, settings, ranks), time.perf_counter() - begun
+
+    def close(self) -> None:
+        """End the other ranks, if there are any."""
+        if self._ranks is not None:
+            self._ranks.close()
 
     @property
     def weights_bytes(self) -> int:
@@ -107,9 +101,27 @@ class Runner:
             image_rows=image_rows,
             image_features=image_features,
         )
-        logits = self.model(batch, self.storage.tensors)
+        if self._ranks is None:
+            logits = self.model(batch, self.storage.tensors)
+        else:
+            logits = self._ranks.forward(self.model, batch, self.storage.tensors)
         sequence.num_computed = end
         return logits[0] if want_logits else None
+
+
+def load_part(settings: EngineSettings, shard: Shard) -> K3ForCausalLM:
+    """What one rank has of the model. Images are encoded by rank 0 alone."""
+    config, dtype = ModelConfig.from_dir(settings.model_dir), _dtype(settings)
+    set_threads(settings, config)
+    is_small = unpacked_experts_bytes(config, dtype) <= SMALL_EXPERTS_BYTES
+    return load_model(
+        Path(settings.model_dir),
+        dtype,
+        device_of(shard.rank, shard.world, settings.device),
+        packed_experts=False if is_small else None,
+        shard=shard,
+        vision=shard.rank == 0,
+    )
 
 
 def set_threads(settings: EngineSettings, config: ModelConfig) -> None:
@@ -118,7 +130,8 @@ def set_threads(settings: EngineSettings, config: ModelConfig) -> None:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = 2 if config.hidden_size <= _SMALL_HIDDEN else cores
-    torch.set_num_threads(settings.threads or min(cores, most))
+    threads = settings.threads or min(cores, most)
+    torch.set_num_threads(max(1, threads // settings.tensor_parallel))
 
 
 def _dtype(settings: EngineSettings) -> torch.dtype:

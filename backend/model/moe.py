@@ -146,10 +146,8 @@ class MoE(nn.Module):
         self.routed_expert_norm = None
         if config.latent_moe_use_norm:
             self.routed_expert_norm = RMSNorm(config.expert_width, config.rms_norm_eps, dtype)
-        shared = config.shared_width
-        if shard.expert_parallel:
-            # the width of the routed experts is whole then, but the shared ones are divided by width as ever
-            shared = shard.share(shared, "width of the shared experts")
+        # a rank's routed experts are cut among fewer ranks than its shared ones when whole experts are dealt out
+        shared = shard.share(config.shared_width, "width of the shared experts", shard.expert_parallel)
         self.shared_experts = GatedMLP(config, shared, dtype) if shared else None
 
     def forward(self, x: Tensor) -> Tensor:

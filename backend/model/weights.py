@@ -8,7 +8,7 @@ before the first tensor is read; then files are read one after another, each ran
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from k3agent.backend.errors import ModelFilesError
 from k3agent.backend.kernels.reference.mxfp4 import GROUP, mxfp4_dequantise
 from k3agent.backend.model.files import INDEX_FILE, Reader, Stored, read_folder
 from k3agent.backend.model.k3 import K3ForCausalLM
-from k3agent.backend.parallel.shard import Shard
+from k3agent.backend.parallel.shard import Shard, Split
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,8 @@ class _Copy:
     name: str
     target: Tensor
     sources: tuple[Stored, ...]
-    split: int | None
-    """Dimension of the target that ranks divide."""
+    split: Split | None
+    """How ranks divide it."""
     experts: range | None = None
     """With a stack of all experts: those of this rank."""
 
@@ -114,7 +114,7 @@ def fill(model: K3ForCausalLM, stored: dict[str, Stored], folder: Path) -> None:
     copies = list(_copies(model, stored, folder))
     used = {source.name for copy in copies for source in copy.sources}
     extra = sorted(entry.name for entry in stored.values() if entry.name not in used)
-    if model.shard.expert_parallel:
+    if model.shard.expert_parallel > 1:
         extra = [name for name in extra if not _is_of_other_ranks(name, model)]
     if extra:
         hint = _HINT
@@ -129,7 +129,7 @@ def fill(model: K3ForCausalLM, stored: dict[str, Stored], folder: Path) -> None:
     copies.sort(key=lambda copy: copy.sources[0].file)
     with Reader() as reader:
         for copy in copies:
-            _run(copy, reader, model.shard)
+            _run(copy, reader)
     model.finish_loading()
 
 
@@ -138,11 +138,11 @@ def _copies(model: K3ForCausalLM, stored: dict[str, Stored], folder: Path) -> It
     shard = model.shard
     numbers = shard.experts(model.config.num_experts or 0)
     for name, target in model.destinations().items():
-        split = shard.split_dim(name)
+        split = shard.split(name)
         if ".experts.w" not in name:
             yield _Copy(name, target, _sources(name, stored, folder), split)
         elif name in stored or f"{name}_packed" in stored:
-            lifted = None if split is None else split + 1
+            lifted = None if split is None else replace(split, dim=split.dim + 1)
             yield _Copy(name, target, _sources(name, stored, folder), lifted, numbers)
         else:
             for place, e in enumerate(numbers):
@@ -225,7 +225,7 @@ def _whole_shape(copy: _Copy, model: K3ForCausalLM) -> tuple[int, ...]:
     """Shape of the tensor over all ranks."""
     whole = list(copy.target.shape)
     if copy.split is not None:
-        whole[copy.split] *= model.shard.world
+        whole[copy.split.dim] *= copy.split.ways
     if copy.experts is not None:
         whole[0] = model.config.num_experts or 0
     return tuple(whole)
@@ -249,11 +249,11 @@ def _check_packed(copy: _Copy, where: str) -> None:
 # --- reading
 
 
-def _run(copy: _Copy, reader: Reader, shard: Shard) -> None:
+def _run(copy: _Copy, reader: Reader) -> None:
     if copy.name.endswith(".A_log"):
-        copy.target.copy_(_heads_of_a_log(copy, reader.read(copy.sources[0]), shard))
+        copy.target.copy_(_heads_of_a_log(copy, reader.read(copy.sources[0])))
         return
-    parts = [_part(copy, source.shape, shard) for source in copy.sources]
+    parts = [_part(copy, source.shape) for source in copy.sources]
     if len(parts) == 1:
         copy.target.copy_(reader.read(copy.sources[0], parts[0]))
         return
@@ -264,7 +264,7 @@ def _run(copy: _Copy, reader: Reader, shard: Shard) -> None:
     copy.target.copy_(mxfp4_dequantise(packed, scale, copy.target.dtype))
 
 
-def _part(copy: _Copy, shape: tuple[int, ...], shard: Shard) -> tuple[slice, ...] | None:
+def _part(copy: _Copy, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
     """What this rank reads of a stored tensor; None: all."""
     if copy.split is None and (copy.experts is None or len(copy.experts) == shape[0]):
         return None
@@ -272,20 +272,21 @@ def _part(copy: _Copy, shape: tuple[int, ...], shard: Shard) -> tuple[slice, ...
     if copy.experts is not None:
         part[0] = slice(copy.experts.start, copy.experts.stop)
     if copy.split is not None:
-        part[copy.split] = shard.piece(shape[copy.split])
+        part[copy.split.dim] = copy.split.piece(shape[copy.split.dim])
     return tuple(part)
 
 
-def _heads_of_a_log(copy: _Copy, value: Tensor, shard: Shard) -> Tensor:
+def _heads_of_a_log(copy: _Copy, value: Tensor) -> Tensor:
     """The released A_log is padded to head_dim entries (K3) or four-dimensional (Kimi-Linear); heads come
     first."""
-    flat, heads = value.flatten(), copy.target.shape[0] * shard.world
+    split = copy.split or Split(0, 1, 0)
+    flat, heads = value.flatten(), copy.target.shape[0] * split.ways
     if flat[heads:].any():
         raise ModelFilesError(
             f"{copy.sources[0].file}: {copy.sources[0].name} holds {flat.numel()} values for {heads} heads;"
             " values after the heads must be zero."
         )
-    return flat[shard.piece(heads)]
+    return flat[split.piece(heads)]
 
 
 def expected_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

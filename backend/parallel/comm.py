@@ -5,6 +5,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup, ReduceOp
+
+from k3agent.backend.errors import PeerLostError
 
 
 class Comm(Protocol):
@@ -24,6 +27,10 @@ class Comm(Protocol):
         """The tensors of all ranks side by side along the last dimension, in the order of ranks."""
         ...
 
+    def least(self, value: int) -> int:
+        """The smallest of the ranks' values."""
+        ...
+
 
 @dataclass(frozen=True)
 class SoloComm:
@@ -38,13 +45,21 @@ class SoloComm:
     def all_gather(self, x: Tensor) -> Tensor:
         return x
 
+    def least(self, value: int) -> int:
+        return value
+
 
 class GroupComm:
-    """Ranks of a torch.distributed process group (gloo on CPUs, NCCL on GPUs)."""
+    """Ranks of a torch.distributed process group (gloo on CPUs, NCCL on GPUs).
 
-    def __init__(self, group: torch.distributed.ProcessGroup | None = None) -> None:
+    A collective that breaks off raises PeerLostError: which rank is to blame, only the one who watches the
+    processes can say.
+    """
+
+    def __init__(self, group: ProcessGroup | None = None, device: torch.device | None = None) -> None:
         self._rank, self._world = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
         self._group = group
+        self._device = device or torch.device("cpu")
 
     @property
     def rank(self) -> int:
@@ -55,10 +70,33 @@ class GroupComm:
         return self._world
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        torch.distributed.all_reduce(x, group=self._group)
+        self._reduce(x, ReduceOp.SUM)
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        parts = [torch.empty_like(x) for _ in range(self.world)]
-        torch.distributed.all_gather(parts, x.contiguous(), group=self._group)
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.world)]
+        if x.numel():
+            try:
+                torch.distributed.all_gather(parts, x.contiguous(), group=self._group)
+            except RuntimeError as error:
+                raise PeerLostError(f"rank {self.rank}: gathering from all ranks broke off: {error}") from error
         return torch.cat(parts, dim=-1)
+
+    def least(self, value: int) -> int:
+        held = torch.tensor(value, dtype=torch.int64, device=self._device)
+        self._reduce(held, ReduceOp.MIN)
+        return int(held.item())
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        """Rank 0's `x`, written into everybody's."""
+        try:
+            torch.distributed.broadcast(x, 0, group=self._group)
+        except RuntimeError as error:
+            raise PeerLostError(f"rank {self.rank}: a broadcast of rank 0 broke off: {error}") from error
+        return x
+
+    def _reduce(self, x: Tensor, how: ReduceOp.RedOpType) -> None:
+        try:
+            torch.distributed.all_reduce(x, how, group=self._group)
+        except RuntimeError as error:
+            raise PeerLostError(f"rank {self.rank}: a sum over all ranks broke off: {error}") from error

@@ -1,18 +1,19 @@
 """Several ranks equal one: slices reassemble the file, and sums come before what is not linear."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from support.model_harness import KIMI_LINEAR, Harness
 from support.threads import ThreadComm, on_ranks
-from support.tiny_k3 import write_tiny_k3
+from support.tiny_k3 import TEXT_CONFIG, write_tiny_k3
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError
 from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.model.weights import load_model
-from k3agent.backend.parallel.shard import Shard
+from k3agent.backend.parallel.shard import Shard, check_layout
 from k3agent.backend.shapes import checkpoint_tensors
 
 WIDE = {"moe_intermediate_size": 64, "linear_attn_config": {"num_heads": 4}}
@@ -29,8 +30,8 @@ def tokens(count: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize(("world", "expert_parallel"), [(2, False), (2, True), (4, True)])
-def test_ranks_equal_one(tmp_path: Path, case: str, packed: bool, world: int, expert_parallel: bool) -> None:
+@pytest.mark.parametrize(("world", "expert_parallel"), [(2, 1), (2, 2), (4, 2), (4, 4)])
+def test_ranks_equal_one(tmp_path: Path, case: str, packed: bool, world: int, expert_parallel: int) -> None:
     write_tiny_k3(tmp_path, **(WIDE | CASES[case]))
     ids, pieces = tokens(90), [70, 1, 19]
     whole = load_model(tmp_path, torch.float64, packed_experts=packed)
@@ -50,8 +51,8 @@ def test_ranks_equal_one(tmp_path: Path, case: str, packed: bool, world: int, ex
     assert len({num_calls for _, _, num_calls in results}) == 1
 
 
-@pytest.mark.parametrize("expert_parallel", [False, True])
-def test_slices_reassemble(tmp_path: Path, expert_parallel: bool) -> None:
+@pytest.mark.parametrize("expert_parallel", [1, 2])
+def test_slices_reassemble(tmp_path: Path, expert_parallel: int) -> None:
     write_tiny_k3(tmp_path, **WIDE)
     whole = load_model(tmp_path).destinations()
 
@@ -62,9 +63,10 @@ def test_slices_reassemble(tmp_path: Path, expert_parallel: bool) -> None:
     split = Shard(ThreadComm(0, 2, None, []), expert_parallel=expert_parallel)  # type: ignore[arg-type]
     num_split = 0
     for name, expected in whole.items():
-        dim = split.split_dim(name)
+        cut = split.split(name)
+        dim = None if cut is None else cut.dim
         if ".experts.w" in name:
-            dim = 0 if expert_parallel else (dim or 0) + 1
+            dim = 0 if expert_parallel > 1 else (dim or 0) + 1
         if dim is None:
             assert all(torch.equal(part[name], expected) for part in parts), name
         else:
@@ -82,7 +84,8 @@ def test_the_plan_divides_what_the_loader_divides(tmp_path: Path) -> None:
         # 128 numbers for 96 heads are not worth a place in the plan
         if spec.split != "expert" and not spec.name.endswith("A_log"):
             name = spec.name.removeprefix("language_model.")
-            assert shard.split_dim(name) == names[spec.split], name
+            cut = shard.split(name)
+            assert (None if cut is None else cut.dim) == names[spec.split], name
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,25 @@ def test_what_does_not_divide_is_named(tmp_path: Path, overrides: dict, field: s
     shard = Shard(ThreadComm(0, 2, None, []))  # type: ignore[arg-type]
     with pytest.raises(BackendError, match=field), torch.device("meta"):
         K3ForCausalLM(config, shard=shard)
+
+
+@pytest.mark.parametrize(
+    ("world", "expert_parallel", "overrides", "text"),
+    [
+        (4, 3, {}, r"expert_parallel 3 does not divide tensor_parallel 4; use 1, 2 or 4"),
+        (3, 1, {}, r"tensor_parallel 3 does not divide num_attention_heads 4 of this model; use 1 or 2"),
+        (4, 4, {"num_experts": 6}, r"expert_parallel 4 does not divide num_experts 6 of this model; use 1 or 2"),
+        (2, 2, {"num_experts": None}, r"this model has no experts"),
+        (2, 1, {"moe_intermediate_size": 33}, r"moe_intermediate_size 33 \(shared 66\); use fewer ranks"),
+    ],
+)
+def test_a_layout_that_does_not_divide_names_what_does(
+    world: int, expert_parallel: int, overrides: dict, text: str
+) -> None:
+    config = ModelConfig.from_dict({**TEXT_CONFIG, "vocab_size": 256, **overrides})
+    linear = replace(config.linear_attn_config, num_heads=world * 4 if world != 3 else 2)
+    with pytest.raises(BackendError, match=text):
+        check_layout(replace(config, linear_attn_config=linear), world, expert_parallel)
 
 
 def test_groups_are_not_cut(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""The process of a rank above 0: loads its part of the model and does what rank 0 tells it.
+
+Started as `python -m k3agent.backend.engine.worker RANK COMMANDS_FD LIFE_FD`. It ends when told to, when rank
+0 is gone, and at the first error, whose text it leaves behind: ranks that no longer do the same have nothing
+to do together.
+"""
+
+import logging
+import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from k3agent.backend.engine.messages import EngineSettings
+from k3agent.backend.engine.ranks import StepPlan, backend_of
+from k3agent.backend.engine.runner import Runner, load_part
+from k3agent.backend.errors import PeerLostError
+from k3agent.backend.parallel import groups
+from k3agent.backend.parallel.comm import GroupComm
+from k3agent.backend.parallel.processes import Raised, attach
+from k3agent.backend.parallel.shard import Shard
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One rank's model and cache tensors, and what can be done to them."""
+
+    def __init__(self, settings: EngineSettings, comm: GroupComm) -> None:
+        self._comm = comm
+        model = load_part(settings, Shard(comm, settings.expert_parallel))
+        runner = Runner(model, settings)
+        storage = runner.storage
+        self._model, self._tensors, self._width = model, storage.tensors, model.config.hidden_size
+        self._operations = {
+            "forward": self._forward,
+            "copy_page": storage.copy_page,
+            "copy_state": storage.copy_state,
+            "zero_state": storage.zero_state,
+        }
+
+    def serve(self, commands: Connection) -> None:
+        """Obey until told to stop."""
+        while True:
+            name, *arguments = commands.recv()
+            if name == "stop":
+                return
+            self._operations[name](*arguments)
+
+    def _forward(self, plan: StepPlan) -> None:
+        self._model(plan.batch(self._model.device, self._features), self._tensors)
+
+    def _features(self, count: int) -> Tensor:
+        empty = torch.empty(count, self._width, dtype=self._model.dtype, device=self._model.device)
+        return self._comm.broadcast(empty)
+
+
+def work(rank: int, commands: Connection) -> None:
+    """Meet the others, load, and obey."""
+    first: tuple[EngineSettings, int] = commands.recv()
+    settings, port = first
+    world = settings.tensor_parallel
+    device = groups.device_of(rank, world, settings.device)
+    groups.set_environment()
+    store = groups.join_store(world, port)
+    comm = groups.join_group(store, rank, world, backend_of(settings), device)
+    Worker(settings, comm).serve(commands)
+    groups.leave_group()
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status: 1 after an error, which rank 0 has been told."""
+    # the terminal sends an interrupt to the whole group; when to stop is rank 0's decision
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    rank, commands, life = int(arguments[0]), *attach(*arguments[1:])
+    logging.basicConfig(level=logging.WARNING, format=f"%(levelname)s rank {rank}: %(message)s")
+    try:
+        work(rank, commands)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        log.info("rank 0 is gone")
+    except Exception as error:
+        return _last_words(life, error)
+    return 0
+
+
+def _last_words(life: Connection, error: Exception) -> int:
+    by_peer = isinstance(error, PeerLostError)
+    if not by_peer:
+        log.exception("cannot go on")
+    words: Any = Raised(f"{type(error).__name__}: {error}", by_peer)
+    try:
+        life.send(words)
+    except OSError:
+        log.info("rank 0 is gone")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
