@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from k3agent import __version__
-from k3agent.backend.errors import BackendError, ModelFilesError
+from k3agent.backend.errors import RANK_LOST_STATUS, BackendError, ModelFilesError, RankLostError
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +53,17 @@ def parser() -> argparse.ArgumentParser:
     add("--api-key", help=f"key that clients must send (default: ${', $'.join(_KEY_VARIABLES)})")
     add("--max-model-len", type=int, help="longest prompt plus answer, in tokens")
     add("--max-seqs", type=int, default=64, help="requests that may run or wait; more get status 429")
-    add("--cache-bytes", type=int, help="bytes for cached prefixes, latents and states together")
+    add(
+        "--cache-bytes", type=int, help="bytes for cached prefixes, latents and states together; of each rank"
+    )
     add("--device", default="cpu", help="cpu or cuda")
     add("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    add("--threads", type=int, help="CPU threads (default: 2 for small models, else all cores)")
+    _add_ranks(made)
+    add(
+        "--threads",
+        type=int,
+        help="CPU threads, of all ranks together (default: 2 for small models, else all cores)",
+    )
     add("--strict", action="store_true", help="refuse what the vendor's API refuses")
     add("--allow-no-thinking", action="store_true", help="accept thinking.type=disabled")
     add(
@@ -72,6 +79,32 @@ def parser() -> argparse.ArgumentParser:
     add("--json-logs", action="store_true", help="log JSON lines")
     add("-v", "--verbose", action="store_true", help="log each answer")
     return made
+
+
+def _add_ranks(made: argparse.ArgumentParser) -> None:
+    add = made.add_argument
+    add(
+        "--tp",
+        "--tensor-parallel",
+        type=_ranks,
+        default=1,
+        metavar="N",
+        help="spread the model over N processes, each with a GPU of its own",
+    )
+    add(
+        "--expert-parallel",
+        type=_ranks,
+        default=1,
+        metavar="M",
+        help="deal whole experts out to M groups of the N processes (default 1: all cut every expert)",
+    )
+
+
+def _ranks(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is no number of processes; give 1 or more")
+    return number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asyncio.run(_serve(args, folder))
     except BackendError as error:
         print(f"k3agent serve: {error}", file=sys.stderr)
-        return 1
+        return RANK_LOST_STATUS if isinstance(error, RankLostError) else 1
     except KeyboardInterrupt:
         return 130
 
@@ -174,6 +207,8 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
             max_model_len=args.max_model_len,
             cache_bytes=args.cache_bytes,
             threads=args.threads,
+            tensor_parallel=args.tp,
+            expert_parallel=args.expert_parallel,
             max_waiting=args.max_seqs,
         )
         engine = EngineClient(settings)
@@ -211,7 +246,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
         finally:
             starting.cancel()
             await engine.stop()
-    return 1 if engine.is_lost.is_set() else 0
+    return engine.exit_status if engine.is_lost.is_set() else 0
 
 
 async def _run(

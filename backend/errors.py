@@ -8,6 +8,7 @@ BackendError
 ├── CacheFullError         pages or state slots do not suffice for this request
 ├── GrammarError           the constrained decoder reached a state that its grammar does not know
 ├── EngineUnavailableError the engine process is not there (HTTP 503)
+│   └── RankLostError      for good: one of the processes that share the model is gone
 └── PeerLostError          what ranks do together broke off, because one of them is gone
 
 A message names what failed, with which value, and what to do.
@@ -47,6 +48,10 @@ class GrammarError(BackendError):
 
 class EngineUnavailableError(BackendError):
     """The engine process has ended or does not answer."""
+
+
+class RankLostError(EngineUnavailableError):
+    """A rank of a model on several ranks has ended; the server ends with RANK_LOST_STATUS."""
 
 
 class PeerLostError(BackendError):

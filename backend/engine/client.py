@@ -26,11 +26,12 @@ from k3agent.backend.engine.messages import (
     Finished,
     Generated,
     Prefilled,
+    RankLost,
     Ready,
     Report,
     Stop,
 )
-from k3agent.backend.errors import EngineUnavailableError
+from k3agent.backend.errors import RANK_LOST_STATUS, EngineUnavailableError, RankLostError
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class EngineClient:
         self.ready: Ready | None = None
         self.is_lost = asyncio.Event()
         """Set when the process has ended for good."""
+        self.exit_status = 1
+        """What the server should end with then."""
         self._settings = settings
         self._max_restarts = max_restarts
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,6 +60,8 @@ class EngineClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
         self._death = ""
+        self._refusal = ""
+        self._is_ranked = settings.tensor_parallel > 1
 
     @property
     def pid(self) -> int | None:
@@ -170,9 +175,11 @@ class EngineClient:
                 if self._starting is not None and not self._starting.done():
                     self._starting.set_result(report)
             case FailedToStart(message):
-                self._death = message
+                self._death = self._refusal = message
                 if self._starting is not None and not self._starting.done():
                     self._starting.set_exception(EngineUnavailableError(message))
+            case RankLost(message):
+                self._death = message
             case Counters(values=values):
                 self.counters = values
             case _:
@@ -187,13 +194,8 @@ class EngineClient:
         self._pipe = None
         was_ready = self.ready is not None
         self.ready = None
-        if self._is_stopping:
-            text = "the server is stopping"
-        else:
-            code = self._process.wait() if self._process else None
-            text = self._death or f"the engine process ended unexpectedly (exit status {code})"
-        self._death = text
-        error = EngineUnavailableError(text)
+        error = self._error_of_end()
+        text = self._death = str(error)
         if self._starting is not None and not self._starting.done():
             self._starting.set_exception(error)
             # the exception may have no reader when a restart failed; it is in `_death` and in the log
@@ -204,11 +206,24 @@ class EngineClient:
             return
         log.error("%s", text)
         # what failed while loading would fail again
-        if was_ready and self._loop is not None and self.num_restarts < self._max_restarts:
+        may_restart = was_ready and not self._is_ranked and self.num_restarts < self._max_restarts
+        if may_restart and self._loop is not None:
             self.num_restarts += 1
             self._restart = self._loop.create_task(self._start_again())
         else:
             self.is_lost.set()
+
+    def _error_of_end(self) -> EngineUnavailableError:
+        """Why the engine process is no longer there."""
+        if self._is_stopping:
+            return EngineUnavailableError("the server is stopping")
+        status = self._process.wait() if self._process else None
+        if self._refusal or not self._is_ranked:
+            text = f"the engine process ended unexpectedly (exit status {status})"
+            return EngineUnavailableError(self._refusal or self._death or text)
+        text = f"rank 0, the engine process, ended unexpectedly (exit status {status})"
+        self.exit_status = RANK_LOST_STATUS
+        return RankLostError(self._death or text)
 
     async def _start_again(self) -> None:
         log.warning("starting the engine again")

@@ -133,6 +133,10 @@ class Engine:
         self.cache.counters = type(self.cache.counters)()
         self._sums = dict.fromkeys(self._sums, 0.0)
 
+    def close(self) -> None:
+        """End what runs beside this process."""
+        self._runner.close()
+
     def counters(self) -> Counters:
         cache = self.cache
         levels = {

@@ -125,6 +125,13 @@ class FailedToStart:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class RankLost:
+    """A rank of a model on several ranks is gone, and so will the engine be in a moment."""
+
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilled:
     """Progress of a prompt: `num_computed` of `num_prompt` tokens, `num_cached` of them from the cache."""
@@ -200,4 +207,4 @@ class Counters:
     values: dict[str, float] = field(default_factory=dict)
 
 
-Report = Ready | FailedToStart | Prefilled | Generated | Finished | Failed | Counters
+Report = Ready | FailedToStart | RankLost | Prefilled | Generated | Finished | Failed | Counters

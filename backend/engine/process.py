@@ -4,10 +4,14 @@ Started as `python -m k3agent.backend.engine.process FD`, with FD one end of a s
 told to, or when the other end is gone.
 """
 
+import contextlib
 import logging
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any, NoReturn
 
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.engine.engine import Engine
@@ -17,19 +21,39 @@ from k3agent.backend.engine.messages import (
     EngineSettings,
     Failed,
     FailedToStart,
+    RankLost,
     Ready,
     Stop,
 )
 from k3agent.backend.engine.runner import Runner
 from k3agent.backend.errors import BackendError, BadRequestError
+from k3agent.backend.parallel.processes import end_process
 
 log = logging.getLogger(__name__)
 
 
-def load(settings: EngineSettings) -> tuple[Engine, Ready]:
-    """Load, warm up, and say what came of it."""
+class _Pipe(Connection):
+    """The engine's end. A lost rank is reported by another thread, so sending takes a lock."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self._sending = threading.Lock()
+
+    def send(self, obj: Any) -> None:
+        with self._sending:
+            super().send(obj)
+
+    def report_loss(self, message: str) -> NoReturn:
+        """Tell the server that a rank is gone, and end."""
+        with contextlib.suppress(OSError):
+            self.send(RankLost(message))
+        end_process(message)
+
+
+def load(settings: EngineSettings, on_loss: Callable[[str], NoReturn] = end_process) -> tuple[Engine, Ready]:
+    """Load, warm up, and say what came of it. `on_loss` is told of a lost rank when there are several."""
     tokenizer = Tokenizer.from_dir(settings.model_dir)
-    runner, load_s = Runner.load(settings)
+    runner, load_s = Runner.load(settings, on_loss)
     if tokenizer.vocab_size > runner.config.vocab_size:
         raise BackendError(
             f"{settings.model_dir}: the tokenizer has {tokenizer.vocab_size} ids, config.json a vocab_size of"
@@ -82,18 +106,21 @@ def main() -> int:
     # the terminal sends an interrupt to the whole group; when to stop is the server's decision
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s %(name)s: %(message)s")
-    pipe = Connection(int(sys.argv[1]))
+    pipe = _Pipe(int(sys.argv[1]))
     try:
         settings = pipe.recv()
         assert isinstance(settings, EngineSettings)
         try:
-            engine, ready = load(settings)
+            engine, ready = load(settings, pipe.report_loss)
         except BackendError as error:
             pipe.send(FailedToStart(str(error)))
             return 1
-        pipe.send(ready)
-        pipe.send(engine.counters())
-        serve(pipe, engine)
+        try:
+            pipe.send(ready)
+            pipe.send(engine.counters())
+            serve(pipe, engine)
+        finally:
+            engine.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         log.info("the server is gone")
     return 0

@@ -27,7 +27,12 @@ from k3agent.backend.parallel.groups import device_of
 from k3agent.backend.parallel.processes import end_process
 from k3agent.backend.parallel.shard import Shard
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
 _CPU_CACHE_BYTES = 512 << 20
 _SMALL_HIDDEN = 1024
 

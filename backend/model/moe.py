@@ -146,7 +146,7 @@ class MoE(nn.Module):
         self.routed_expert_norm = None
         if config.latent_moe_use_norm:
             self.routed_expert_norm = RMSNorm(config.expert_width, config.rms_norm_eps, dtype)
-        # a rank's routed experts are cut among fewer ranks than its shared ones when whole experts are dealt out
+        # with whole experts dealt out, routed ones are cut among fewer ranks than the shared ones
         shared = shard.share(config.shared_width, "width of the shared experts", shard.expert_parallel)
         self.shared_experts = GatedMLP(config, shared, dtype) if shared else None
 

@@ -79,7 +79,9 @@ class GroupComm:
             try:
                 torch.distributed.all_gather(parts, x.contiguous(), group=self._group)
             except RuntimeError as error:
-                raise PeerLostError(f"rank {self.rank}: gathering from all ranks broke off: {error}") from error
+                raise PeerLostError(
+                    f"rank {self.rank}: gathering from all ranks broke off: {error}"
+                ) from error
         return torch.cat(parts, dim=-1)
 
     def least(self, value: int) -> int:

@@ -10,7 +10,7 @@ import sys
 from datetime import timedelta
 
 import torch
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
 from k3agent.backend.errors import BackendError
 from k3agent.backend.parallel.comm import GroupComm
@@ -76,8 +76,8 @@ def device_of(rank: int, world: int, device: str) -> torch.device:
     found = torch.cuda.device_count()
     if found < world:
         raise BackendError(
-            f"tensor_parallel {world} needs {world} GPUs, this process sees {found}; use tensor_parallel {found},"
-            " or show it more with CUDA_VISIBLE_DEVICES"
+            f"tensor_parallel {world} needs {world} GPUs, this process sees {found}; use fewer ranks, or show"
+            " it more of them with CUDA_VISIBLE_DEVICES"
         )
     return torch.device("cuda", rank)
 

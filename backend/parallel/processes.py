@@ -7,7 +7,6 @@ whatever call, leaves another one waiting: a rank without rank 0 ends itself, an
 """
 
 import contextlib
-import logging
 import os
 import pickle
 import signal
@@ -22,8 +21,6 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from k3agent.backend.errors import RANK_LOST_STATUS
-
-log = logging.getLogger(__name__)
 
 _BLAME_S = 1.0
 """How long to look, after the first bad news, for the rank that caused it."""
@@ -189,7 +186,6 @@ def _end_of(process: "subprocess.Popen[bytes]") -> str:
 def end_process(message: str) -> NoReturn:
     """What to do about a lost rank when nobody else has to know: say it and leave. Locks that a stuck call
     holds, the interpreter's exit would wait for."""
-    log.critical("%s", message)
     sys.stderr.write(f"k3agent: {message}\n")
     sys.stderr.flush()
     os._exit(RANK_LOST_STATUS)

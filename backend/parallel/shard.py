@@ -39,7 +39,6 @@ _ROWS = frozenset(
 _COLUMNS = ("o_proj", "down_proj", "w2")
 
 
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """A tensor is cut into `ways` equal parts along dimension `dim`; this rank has part number `index`."""
@@ -146,14 +145,14 @@ def check_layout(config: ModelConfig, world: int, expert_parallel: int) -> None:
     if config.num_experts % expert_parallel:
         fitting = [n for n in _divisors(world) if config.num_experts % n == 0]
         raise BackendError(
-            f"expert_parallel {expert_parallel} does not divide num_experts {config.num_experts} of this model;"
-            f" use {_some(fitting)}"
+            f"expert_parallel {expert_parallel} does not divide num_experts {config.num_experts} of this"
+            f" model; use {_some(fitting)}"
         )
     width, ways = config.moe_intermediate_size, world // expert_parallel
     if width % ways or config.shared_width % world:
         raise BackendError(
-            f"tensor_parallel {world} with expert_parallel {expert_parallel} cuts each expert {ways} times and"
-            f" the shared ones {world} times: that does not divide moe_intermediate_size {width} (shared"
+            f"tensor_parallel {world} with expert_parallel {expert_parallel} cuts each expert {ways} times"
+            f" and the shared ones {world} times: that does not divide moe_intermediate_size {width} (shared"
             f" {config.shared_width}); use fewer ranks, or more of expert_parallel"
         )
 

@@ -110,7 +110,12 @@ def test_what_does_not_divide_is_named(tmp_path: Path, overrides: dict, field: s
     [
         (4, 3, {}, r"expert_parallel 3 does not divide tensor_parallel 4; use 1, 2 or 4"),
         (3, 1, {}, r"tensor_parallel 3 does not divide num_attention_heads 4 of this model; use 1 or 2"),
-        (4, 4, {"num_experts": 6}, r"expert_parallel 4 does not divide num_experts 6 of this model; use 1 or 2"),
+        (
+            4,
+            4,
+            {"num_experts": 6},
+            r"expert_parallel 4 does not divide num_experts 6 of this model; use 1 or 2",
+        ),
         (2, 2, {"num_experts": None}, r"this model has no experts"),
         (2, 1, {"moe_intermediate_size": 33}, r"moe_intermediate_size 33 \(shared 66\); use fewer ranks"),
     ],
