@@ -186,11 +186,27 @@ def _image_reader(folder: Path) -> Any:
     return ImageReader(ImageSettings.from_dir(folder))
 
 
+def _engine_settings(args: argparse.Namespace, folder: Path) -> Any:
+    # lazy: see `_serve`
+    from k3agent.backend.engine.messages import EngineSettings
+
+    return EngineSettings(
+        model_dir=str(folder),
+        device=args.device,
+        dtype=args.dtype,
+        max_model_len=args.max_model_len,
+        cache_bytes=args.cache_bytes,
+        threads=args.threads,
+        tensor_parallel=args.tp,
+        expert_parallel=args.expert_parallel,
+        max_waiting=args.max_seqs,
+    )
+
+
 async def _serve(args: argparse.Namespace, folder: Path) -> int:
     # lazy: 0.3 s, and `--help` and refusals do not need them
     from k3agent.backend.chat.tokenizer import Tokenizer
     from k3agent.backend.engine.client import EngineClient
-    from k3agent.backend.engine.messages import EngineSettings
     from k3agent.backend.server.answer import ChatService
     from k3agent.backend.server.app import ServerState, build_app
     from k3agent.backend.server.schema import Profile
@@ -200,18 +216,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     with _listening_socket(args.host, args.port) as listener:
-        settings = EngineSettings(
-            model_dir=str(folder),
-            device=args.device,
-            dtype=args.dtype,
-            max_model_len=args.max_model_len,
-            cache_bytes=args.cache_bytes,
-            threads=args.threads,
-            tensor_parallel=args.tp,
-            expert_parallel=args.expert_parallel,
-            max_waiting=args.max_seqs,
-        )
-        engine = EngineClient(settings)
+        engine = EngineClient(_engine_settings(args, folder))
         starting = asyncio.create_task(engine.start())
         try:
             tokenizer, read_image = await asyncio.to_thread(Tokenizer.from_dir, folder), _image_reader(folder)
