@@ -1,14 +1,12 @@
-"""The step loop: takes requests one after another, prefills in chunks, decodes, and reports.
+"""The step loop: prefills prompts in chunks, decodes all running sequences together, and reports.
 
 Synchronous and without threads: a caller adds and aborts between steps. `process.py` runs it behind a pipe.
 """
 
 import logging
 import time
-from collections import deque
-from dataclasses import dataclass
 
-import torch
+from torch import Tensor
 
 from k3agent.backend.cache.hybrid import HybridCache
 from k3agent.backend.chat.tokenizer import Tokenizer
@@ -28,95 +26,98 @@ from k3agent.backend.engine.messages import (
     SamplingParams,
 )
 from k3agent.backend.engine.runner import Runner
-from k3agent.backend.engine.sampler import Sampler
+from k3agent.backend.engine.sampler import Choice, Sampler
+from k3agent.backend.engine.scheduler import Limits, Plan, Scheduler
 from k3agent.backend.engine.sequence import Sequence, Status
-from k3agent.backend.errors import BackendError
+from k3agent.backend.engine.stops import StopWatch
+from k3agent.backend.engine.taking import Taken, TokenTaker
+from k3agent.backend.errors import BackendError, BadRequestError, CacheFullError
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Clock:
-    """When a request was added, admitted and began to decode."""
-
-    added: float
-    admitted: float = 0.0
-    decoding: float = 0.0
-
-
 class Engine:
-    """One model, one running sequence, a queue of waiting ones."""
+    """One model, and the sequences that run on it."""
 
     def __init__(self, runner: Runner, tokenizer: Tokenizer, settings: EngineSettings) -> None:
         self.cache = HybridCache(runner.num_pages, runner.num_slots, runner.storage)
         self._runner = runner
         self._tokenizer = tokenizer
-        self._settings = settings
+        chunk = min(settings.grid, max(settings.max_step_tokens // PAGE_SIZE, 1) * PAGE_SIZE)
+        limits = Limits(
+            max_model_len=runner.max_model_len,
+            max_waiting=settings.max_waiting,
+            # half of the states are left for checkpoints
+            max_running=max(min(settings.max_running, runner.num_slots // 2), 1),
+            chunk=chunk,
+            on_grid_only=False,
+        )
+        self.scheduler = Scheduler(self.cache, limits, self._admitted)
+        self._chunk = chunk
         self._sampler = Sampler(runner.device)
-        self._waiting: deque[Sequence] = deque()
-        self._running: Sequence | None = None
-        self._ending: Sequence | None = None
-        self._generator: torch.Generator | None = None
-        self._clocks: dict[str, _Clock] = {}
+        self._taker = TokenTaker(tokenizer, self._sampler, runner.max_model_len)
         self._reports: list[Report] = []
-        self._ends = {tokenizer.special("<|end_of_msg|>"), tokenizer.special_tokens.get("[EOS]", -1)}
         self._sums = {"requests": 0.0, "prompt_tokens": 0.0, "cached_tokens": 0.0, "generated_tokens": 0.0}
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._ending)
+        return bool(self.scheduler.waiting or self.scheduler.running)
 
     def add(self, request: Add) -> None:
         """Queue a request; a refusal is reported as Failed."""
         limit = self._runner.max_model_len
-        if not request.token_ids:
-            self._reports.append(Failed(request.request_id, "the prompt is empty", "bad_request"))
-        elif len(request.token_ids) >= limit:
-            text = f"the prompt has {len(request.token_ids)} tokens, the context length is {limit}"
-            self._reports.append(Failed(request.request_id, text, "bad_request"))
-        elif len(self._waiting) >= self._settings.max_waiting:
-            text = f"{len(self._waiting)} requests wait already"
-            self._reports.append(Failed(request.request_id, text, "overloaded"))
-        else:
-            grammar = Grammar(self._tokenizer, request.grammar) if request.grammar else None
-            token_ids, spans = place_images(request.token_ids, request.images, self._runner.config.vocab_size)
-            sequence = Sequence(
-                request_id=request.request_id,
-                token_ids=token_ids,
-                params=request.params,
-                grammar=grammar,
-                checkpoint_at=list(request.checkpoint_at),
-                images=spans,
-            )
-            self._waiting.append(sequence)
-            self._clocks[sequence.request_id] = _Clock(time.perf_counter())
+        try:
+            if not request.token_ids:
+                raise BadRequestError("the prompt is empty")
+            if len(request.token_ids) >= limit:
+                count = len(request.token_ids)
+                raise BadRequestError(f"the prompt has {count} tokens, the context length is {limit}")
+            self.scheduler.add(self._sequence(request))
+        except BadRequestError as error:
+            self._reports.append(Failed(request.request_id, str(error), "bad_request"))
+        except CacheFullError as error:
+            self._reports.append(Failed(request.request_id, str(error), "overloaded"))
+
+    def _sequence(self, request: Add) -> Sequence:
+        params, spec = request.params, request.grammar
+        vocab_size = self._runner.config.vocab_size
+        token_ids, spans = place_images(request.token_ids, request.images, vocab_size)
+        stops = None
+        if params.stop:
+            channel = request.channel or (spec.channel if spec else None)
+            stops = StopWatch(self._tokenizer, params.stop, channel)
+        sequence = Sequence(
+            request_id=request.request_id,
+            token_ids=token_ids,
+            params=params,
+            choice=Choice(params, token_ids, vocab_size, self._runner.device),
+            grammar=Grammar(self._tokenizer, spec) if spec else None,
+            stops=stops,
+            anchors=request.checkpoint_at,
+            images=spans,
+        )
+        sequence.clock.added_s = time.perf_counter()
+        return sequence
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it stands; an unknown or ended one is no error."""
-        for sequence in self._waiting:
-            if sequence.request_id == request_id:
-                self._waiting.remove(sequence)
+        for sequence in list(self.scheduler):
+            if sequence.request_id == request_id and sequence.status is not Status.ENDING:
+                self._leave(sequence)
                 self._report_end(sequence, "abort")
-                return
-        running = self._running
-        if running is not None and running.request_id == request_id:
-            self._running = None
-            self._leave(running)
-            self._report_end(running, "abort")
 
     def step(self) -> list[Report]:
-        """Do one piece of work, at most one forward pass, and return what there is to report."""
-        try:
-            if self._ending is not None:
-                self._finish_cache(self._ending)
-            elif self._running is None and self._waiting:
-                self._admit(self._waiting.popleft())
-            elif self._running is not None and self._running.status is Status.PREFILLING:
-                self._prefill(self._running)
-            elif self._running is not None:
-                self._decode(self._running)
-        except (BackendError, RuntimeError) as error:
-            self._fail(error)
+        """Do one piece of work, at most one chunk of prefill and one pass of decodes, and return what there
+        is to report.
+        """
+        plan = self.scheduler.plan()
+        for sequence, reason in self.scheduler.refused:
+            self._fail(sequence, reason)
+        self.scheduler.refused.clear()
+        if plan.prefill is not None:
+            self._prefill(plan.prefill, plan.end)
+        if plan.decodes:
+            self._decode(plan)
         reports, self._reports = self._reports, []
         return reports
 
@@ -138,10 +139,11 @@ class Engine:
         self._runner.close()
 
     def counters(self) -> Counters:
-        cache = self.cache
+        cache, scheduler = self.cache, self.scheduler
         levels = {
-            "waiting_requests": len(self._waiting),
-            "running_requests": int(self._running is not None),
+            "waiting_requests": len(scheduler.waiting),
+            "running_requests": sum(s.status is not Status.ENDING for s in scheduler.running),
+            "preempted_requests": scheduler.num_preempted,
             "free_pages": cache.pages.num_free,
             "free_slots": cache.states.num_free,
             "tree_pages": cache.tree.num_nodes,
@@ -153,102 +155,106 @@ class Engine:
 
     # --- steps
 
-    def _admit(self, sequence: Sequence) -> None:
-        self._running = sequence
-        self._clocks[sequence.request_id].admitted = time.perf_counter()
-        prefix = self.cache.match(sequence.token_ids)
-        wanted = [PAGE_SIZE * (position // PAGE_SIZE) for position in sequence.checkpoint_at]
-        # a second request that leaves a known path here leaves a state behind for the third
-        wanted.append(PAGE_SIZE * (prefix.kv_len // PAGE_SIZE))
-        wanted.append(PAGE_SIZE * ((sequence.num_prompt - 1) // PAGE_SIZE))
-        if not self.cache.adopt(sequence, prefix) or not self.cache.reserve(sequence, sequence.num_prompt):
-            raise BackendError(f"the cache has no room for {sequence.num_prompt} tokens; raise --cache-bytes")
-        sequence.num_cached = sequence.num_computed
-        least = sequence.num_cached + PAGE_SIZE
-        sequence.checkpoint_at = sorted({p for p in wanted if least <= p < sequence.num_prompt})
-        sequence.status = Status.PREFILLING
-        self._generator = self._sampler.generator(sequence.params)
-        self._report_progress(sequence)
+    def _admitted(self, sequence: Sequence) -> None:
+        if sequence.num_preempted == 0:
+            sequence.clock.admitted_s = time.perf_counter()
+            sequence.num_cached = sequence.num_computed
+            self._report_progress(sequence)
 
-    def _prefill(self, sequence: Sequence) -> None:
-        grid = self._settings.grid
-        begin = sequence.num_computed
-        stops = [p for p in sequence.checkpoint_at if p > begin]
-        end = min([sequence.num_prompt, (begin // grid + 1) * grid, *stops])
-        is_last = end == sequence.num_prompt
-        logits = self._runner.forward(sequence, end - begin, want_logits=is_last)
+    def _prefill(self, sequence: Sequence, end: int) -> None:
+        is_last = end == len(sequence.token_ids)
+        try:
+            logits = self._runner.forward([self._runner.work(sequence, end, int(is_last))])
+        except (BackendError, RuntimeError) as error:
+            log.exception("a prefill of %s failed", sequence.request_id)
+            self._fail(sequence, str(error))
+            return
+        self._advance_exact(sequence, end)
+        sequence.num_computed = end
         if end in sequence.checkpoint_at:
             self.cache.checkpoint(sequence)
-        self._report_progress(sequence)
-        if logits is not None:
+        if sequence.num_preempted == 0:
+            self._report_progress(sequence)
+        if is_last:
             sequence.status = Status.DECODING
-            self._clocks[sequence.request_id].decoding = time.perf_counter()
-            self._take(sequence, logits)
+            sequence.clock.decoding_s = sequence.clock.decoding_s or time.perf_counter()
+            self._take(sequence, logits, [])
 
-    def _decode(self, sequence: Sequence) -> None:
-        if not self.cache.reserve(sequence, len(sequence.token_ids)):
-            self._end(sequence, "length")
-            return
-        logits = self._runner.forward(sequence, len(sequence.token_ids) - sequence.num_computed)
-        assert logits is not None
-        self._take(sequence, logits)
+    def _advance_exact(self, sequence: Sequence, end: int) -> None:
+        """A chunk from the end of exact tokens on a point of the grid is what a cold run computes, too."""
+        begin = sequence.num_computed
+        if begin == sequence.num_exact and begin % self._chunk == 0:
+            sequence.num_exact = end
 
-    def _take(self, sequence: Sequence, logits: torch.Tensor) -> None:
-        """Choose the next token, add what the grammar forces after it, and see whether the answer is over."""
-        grammar = sequence.grammar
-        allowed = grammar.allowed if grammar else None
-        chosen = self._sampler.sample(logits, sequence.params, allowed, self._generator)
-        new = [chosen]
-        if grammar is not None:
-            grammar.advance(chosen)
-            new += grammar.forced()
-        room = min(
-            sequence.params.max_tokens - sequence.num_generated,
-            self._runner.max_model_len - len(sequence.token_ids),
-        )
-        new = new[:room]
-        sequence.token_ids += new
-        self._reports.append(Generated(sequence.request_id, new))
-        if new and new[-1] in self._ends:
-            self._end(sequence, "stop")
-        elif len(new) == room:
-            self._end(sequence, "length")
-
-    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
-        self._running = None
-        self._ending = sequence
-        self._report_end(sequence, reason)
-
-    def _finish_cache(self, sequence: Sequence) -> None:
-        """Compute what was generated but not yet fed, so that all of the answer is cached, and file the
-        state.
-        """
-        self._ending = None
-        rest = len(sequence.token_ids) - sequence.num_computed
+    def _decode(self, plan: Plan) -> None:
+        sequences = plan.decodes
+        works = [self._runner.work(s, len(s.token_ids), int(s.status is Status.DECODING)) for s in sequences]
         try:
-            if rest and self.cache.reserve(sequence, len(sequence.token_ids)):
-                self._runner.forward(sequence, rest, want_logits=False)
-        except RuntimeError:
-            # a pass that broke off has touched the state: it must not become a checkpoint
-            self.cache.release(sequence)
-            raise
-        self._leave(sequence)
+            logits = self._runner.forward(works)
+        except (BackendError, RuntimeError) as error:
+            self._decode_failed(sequences, error)
+            return
+        row = 0
+        for sequence, work in zip(sequences, works, strict=True):
+            sequence.num_computed = len(sequence.token_ids)
+            sequence.is_suspect = False
+            if sequence.status is Status.ENDING:
+                self._leave(sequence)
+            else:
+                self._take(sequence, logits[row : row + work.num_logits], [])
+            row += work.num_logits
 
-    def _leave(self, sequence: Sequence) -> None:
-        if sequence.num_computed > sequence.num_cached:
+    def _decode_failed(self, sequences: list[Sequence], error: Exception) -> None:
+        """A pass broke off half-way, so no state in it is trusted. Alone, a sequence fails; of several each
+        begins anew from the cache and runs alone until it is known which one it was.
+        """
+        if len(sequences) == 1:
+            log.exception("a decode of %s failed", sequences[0].request_id)
+            self._fail(sequences[0], str(error))
+            return
+        log.warning("a pass of %d sequences failed (%s); they are tried one by one", len(sequences), error)
+        for sequence in sequences:
+            if sequence.status is Status.ENDING:
+                self._leave(sequence, publish=False)
+            else:
+                self.scheduler.preempt(sequence, publish=False)
+                sequence.is_suspect = True
+
+    def _take(self, sequence: Sequence, rows: Tensor, guess: list[int]) -> None:
+        """Add the next tokens of an answer and report them."""
+        try:
+            taken = self._taker.take(sequence, rows, guess)
+        except (BackendError, RuntimeError) as error:
+            log.exception("no token could be chosen for %s", sequence.request_id)
+            self._fail(sequence, str(error))
+            return
+        if taken.token_ids:
+            self._reports.append(Generated(sequence.request_id, taken.token_ids, taken.logprobs))
+        self._end_if_over(sequence, taken)
+
+    def _end_if_over(self, sequence: Sequence, taken: Taken) -> None:
+        if taken.reason is None:
+            return
+        sequence.status = Status.ENDING
+        self._report_end(sequence, taken.reason)
+        if sequence.num_pending == 0:
+            self._leave(sequence)
+
+    def _leave(self, sequence: Sequence, publish: bool = True) -> None:
+        """The sequence is over: what it computed stays in the cache, and it holds nothing any more."""
+        self.scheduler.remove(sequence)
+        if publish and sequence.num_computed > sequence.num_cached:
             self.cache.checkpoint(sequence, give_slot=True)
         self.cache.release(sequence)
+        sequence.status = Status.ENDED
 
-    def _fail(self, error: Exception) -> None:
-        """One request fails; the engine goes on. What it computed is not trusted and enters no tree."""
-        log.exception("a step failed")
-        running = self._running
-        self._running = None
-        if running is not None:
-            self.cache.release(running)
-            running.status = Status.ENDED
-            self._clocks.pop(running.request_id, None)
-            self._reports.append(Failed(running.request_id, str(error)))
+    def _fail(self, sequence: Sequence, message: str) -> None:
+        """One request fails; the engine goes on. What it computed last is not trusted and enters no tree."""
+        if sequence in list(self.scheduler):
+            self.scheduler.remove(sequence)
+        self.cache.release(sequence)
+        sequence.status = Status.ENDED
+        self._reports.append(Failed(sequence.request_id, message))
 
     # --- reports
 
@@ -263,11 +269,9 @@ class Engine:
         )
 
     def _report_end(self, sequence: Sequence, reason: FinishReason) -> None:
-        sequence.status = Status.ENDED
-        clock = self._clocks.pop(sequence.request_id)
-        now = time.perf_counter()
-        admitted = clock.admitted or now
-        decoding = clock.decoding or now
+        clock, now = sequence.clock, time.perf_counter()
+        admitted = clock.admitted_s or now
+        decoding = clock.decoding_s or now
         self._sums["requests"] += 1
         self._sums["prompt_tokens"] += sequence.num_prompt
         self._sums["cached_tokens"] += sequence.num_cached
@@ -279,9 +283,14 @@ class Engine:
                 num_prompt=sequence.num_prompt,
                 num_cached=sequence.num_cached,
                 num_generated=sequence.num_generated,
-                queued_s=admitted - clock.added,
+                queued_s=admitted - clock.added_s,
                 prefill_s=decoding - admitted,
                 decode_s=now - decoding,
+                num_draft=sequence.num_draft,
+                num_accepted=sequence.num_accepted,
+                num_preempted=sequence.num_preempted,
+                stop_text=sequence.stop_text,
+                stop_token_id=sequence.stop_token_id,
             )
         )
         self._reports.append(self.counters())

@@ -11,11 +11,15 @@ import json
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from k3agent.backend.chat.template import Channel, json_type
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.errors import GrammarError
+
+if TYPE_CHECKING:
+    # the server imports this module, and never torch
+    from torch import Tensor
 
 ALL_TYPES = ("string", "number", "boolean", "null", "object", "array")
 _INTEGER = (re.compile(rb"-?(?:0|[1-9]\d*)?"), re.compile(rb"-?(?:0|[1-9]\d*)"))
@@ -51,7 +55,14 @@ class OneOf:
     ids: frozenset[int]
 
 
-Allowed = Free | OneOf
+@dataclass(frozen=True, slots=True, eq=False)
+class Masked:
+    """All tokens but those that `is_forbidden`, [V], marks."""
+
+    is_forbidden: "Tensor"
+
+
+Allowed = Free | OneOf | Masked
 _Walk = Generator[Allowed, int, None]
 
 
@@ -145,7 +156,13 @@ class Grammar:
     def advance(self, token_id: int) -> None:
         """Take the next token; it must be an allowed one."""
         allowed = self._allowed
-        is_allowed = token_id in allowed.ids if isinstance(allowed, OneOf) else token_id not in allowed.banned
+        match allowed:
+            case OneOf(ids):
+                is_allowed = token_id in ids
+            case Free(banned):
+                is_allowed = token_id not in banned
+            case Masked(is_forbidden):
+                is_allowed = not is_forbidden[token_id]
         if self.is_done or not is_allowed:
             raise GrammarError(f"token {token_id} does not fit the grammar here")
         try:

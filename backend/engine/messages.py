@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from k3agent.backend.chat.template import PlacedImage
+from k3agent.backend.chat.template import Channel, PlacedImage
 from k3agent.backend.engine.grammar import GrammarSpec
 
 
@@ -90,6 +90,8 @@ class Add:
     checkpoint_at: tuple[int, ...] = ()
     images: tuple[PlacedImage, ...] = ()
     """In the order of their positions."""
+    channel: Channel | None = None
+    """Which element of an answer the prompt left open; None: what the grammar says, or plain text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,14 @@ numbers.
 import os
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import NoReturn
 
 import torch
-from torch import Tensor
+from torch import LongTensor, Tensor
 
 from k3agent.backend.cache.hybrid import split_budget
 from k3agent.backend.chat.images import ImageSettings
@@ -35,6 +38,21 @@ _DTYPES = {
 }
 _CPU_CACHE_BYTES = 512 << 20
 _SMALL_HIDDEN = 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """One sequence's part of a pass: its next tokens, and where its pages and its state are."""
+
+    token_ids: list[int]
+    context_len: int
+    page_ids: list[int]
+    state_slot: int
+    num_logits: int = 1
+    """The logits of so many of the last tokens are wanted."""
+    image_rows: LongTensor | None = None
+    """Which of the tokens are placeholders of images, and what stands there instead of embeddings."""
+    image_features: Tensor | None = None
 
 
 class Runner:
@@ -83,35 +101,62 @@ class Runner:
     def weights_bytes(self) -> int:
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
-    def forward(self, sequence: Sequence, num_tokens: int, want_logits: bool = True) -> Tensor | None:
-        """Compute the next `num_tokens` of one sequence; logits [V] of the last of them, if wanted.
-
-        Its pages must reach far enough. Advances `num_computed`.
-        """
+    def work(self, sequence: Sequence, end: int, num_logits: int, guess: Several[int] = ()) -> Work:
+        """The tokens of a sequence that are not computed yet, up to before `end`, and a guess behind them."""
         begin = sequence.num_computed
-        end = begin + num_tokens
-        token_ids = sequence.token_ids[begin:end]
-        image_rows, image_features = None, None
+        image_rows, features = None, None
         if sequence.images:
-            token_ids, image_rows, image_features = self._features.of_step(sequence, begin, end)
-        ids = torch.tensor(token_ids, device=self.device)
-        batch = ForwardBatch(
-            token_ids=ids,  # pyright: ignore[reportArgumentType]  # torch.tensor is typed as plain Tensor
-            cu_seqlens=[0, num_tokens],
-            context_lens=[begin],
-            page_table=torch.tensor([sequence.page_ids], device=self.device),  # pyright: ignore[reportArgumentType]
-            state_slots=[sequence.state_slot if sequence.state_slot is not None else -1],
-            has_state=[begin > 0],
-            logits_at=None if want_logits else ids.new_empty(0),  # pyright: ignore[reportArgumentType]
+            token_ids, image_rows, features = self._features.of_step(sequence, begin, end)
+        else:
+            token_ids = sequence.token_ids[begin:end]
+        assert sequence.state_slot is not None
+        return Work(
+            token_ids=[*token_ids, *guess],
+            context_len=begin,
+            page_ids=sequence.page_ids,
+            state_slot=sequence.state_slot,
+            num_logits=num_logits,
+            image_rows=image_rows,
+            image_features=features,
+        )
+
+    def forward(self, batch: list[Work]) -> Tensor:
+        """Run one pass; logits [N, V] of the wanted tokens of each work, in order. Pages must reach far
+        enough.
+        """
+        widest = max(len(work.page_ids) for work in batch)
+        starts = list(accumulate((len(work.token_ids) for work in batch), initial=0))
+        is_plain = all(work.num_logits == 1 for work in batch)
+        rows = [
+            r for work, end in zip(batch, starts[1:], strict=True) for r in range(end - work.num_logits, end)
+        ]
+        image_rows, image_features = self._images_of(batch, starts)
+        step = ForwardBatch(
+            token_ids=self._index([i for work in batch for i in work.token_ids]),
+            cu_seqlens=starts,
+            context_lens=[work.context_len for work in batch],
+            page_table=self._index([[*w.page_ids, *[0] * (widest - len(w.page_ids))] for w in batch]),
+            state_slots=[work.state_slot for work in batch],
+            has_state=[work.context_len > 0 for work in batch],
+            logits_at=None if is_plain else self._index(rows),
             image_rows=image_rows,
             image_features=image_features,
         )
-        if self._ranks is None:
-            logits = self.model(batch, self.storage.tensors)
-        else:
-            logits = self._ranks.forward(self.model, batch, self.storage.tensors)
-        sequence.num_computed = end
-        return logits[0] if want_logits else None
+        if self._ranks is not None:
+            return self._ranks.forward(self.model, step, self.storage.tensors)
+        return self.model(step, self.storage.tensors)
+
+    def _images_of(self, batch: list[Work], starts: list[int]) -> tuple[LongTensor | None, Tensor | None]:
+        seeing = [(w, start) for w, start in zip(batch, starts, strict=False) if w.image_rows is not None]
+        if not seeing:
+            return None, None
+        rows = torch.cat([work.image_rows + start for work, start in seeing if work.image_rows is not None])
+        features = [work.image_features for work, _ in seeing if work.image_features is not None]
+        return rows, torch.cat(features)  # pyright: ignore[reportReturnType]
+
+    def _index(self, values: list[int] | list[list[int]]) -> LongTensor:
+        made = torch.tensor(values, dtype=torch.long, device=self.device)
+        return made  # pyright: ignore[reportReturnType]  # torch.tensor is typed as plain Tensor
 
 
 def load_part(settings: EngineSettings, shard: Shard) -> K3ForCausalLM:

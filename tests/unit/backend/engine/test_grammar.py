@@ -66,6 +66,7 @@ def babble(tokenizer: Tokenizer, spec: GrammarSpec, seed: int) -> list[int]:
             choices = sorted(allowed.ids)
             token = close if close in choices and dice.random() < 0.3 else dice.choice(choices)
         else:
+            assert isinstance(allowed, Free)
             ordinary = [i for i in range(tokenizer.vocab_size) if i not in allowed.banned]
             may_close = close not in allowed.banned
             token = close if may_close and dice.random() < 0.3 else dice.choice(ordinary)
