@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from k3agent.agent.approvals import Approvals
 from k3agent.agent.arguments import ArgumentsInvalid, parse_object, validate
+from k3agent.agent.changes import FileChanges
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
@@ -102,6 +103,7 @@ class Dispatcher:
         self._batch = JournalBatch()
         self._rows: dict[str, CallRow] = {}
         self._known_files: dict[str, str] = dict(bench.ctx.freshness.seen)
+        self.changes = FileChanges(bench.ctx.cwd, bench.store.home)
         self.interrupt_reason = "the turn was interrupted"
 
     async def run(self, message: Message, settled: Mapping[str, CallRow] | None = None) -> None:
@@ -271,6 +273,8 @@ class Dispatcher:
         async def ask(question: Question) -> str:
             return await bench.approvals.question(call.id, question.text, question.options)
 
+        if prepared.access.runs is not None:
+            await self.changes.begin()
         ctx = dataclasses.replace(bench.ctx, emit=progress, ask=ask)
         started = time.monotonic()
         try:

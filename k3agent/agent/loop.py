@@ -84,6 +84,14 @@ class TurnLoop:
 
     async def run(self) -> TurnEnd:
         """To the end of the turn. Raises ProviderError and StoreError; passes cancellation on."""
+        try:
+            return await self._to_the_end()
+        finally:
+            receipt = self._parts.receipt
+            files, receipt.files_note = await self._parts.dispatcher.changes.end()
+            receipt.add_files(files)
+
+    async def _to_the_end(self) -> TurnEnd:
         leaf = self._parts.transcript.leaf
         if leaf is not None and leaf.role is Role.ASSISTANT:
             end = await self._after(leaf)

@@ -53,7 +53,8 @@ class SessionOptions:
 class Receipt:
     """What this run has done so far; grows while a turn runs. `num_turns` counts model calls, those thrown
     away included. `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the
-    last round; `last_command`: {command, exit_code} of the shell command that ended last.
+    last round; `last_command`: {command, exit_code} of the shell command that ended last;
+    `files_note`: why it cannot be told what commands changed, or ''.
     """
 
     usage: Usage = field(default_factory=Usage)
@@ -61,6 +62,7 @@ class Receipt:
     num_turns: int = 0
     duration_api_s: float = 0.0
     files_changed: list[str] = field(default_factory=list)
+    files_note: str = ""
     calls: int = 0
     invalid: int = 0
     failed: int = 0

@@ -97,6 +97,7 @@ class End:
             "checks": receipt.checks,
             "permission_denials": receipt.denials,
             "files_changed": receipt.files_changed,
+            "files_note": receipt.files_note,
             "last_command": receipt.last_command,
             "tools": {"calls": receipt.calls, "invalid": receipt.invalid, "failed": receipt.failed},
             "errors": self.errors,

@@ -115,6 +115,8 @@ class Progress:
         if receipt.files_changed:
             parts.append(f"changed: {shown_files(receipt.files_changed)}")
         self.line(" · ".join(parts), "dim")
+        if receipt.files_note and not end.report:
+            self.line(f"what commands changed cannot be told: {receipt.files_note}", "yellow")
         command = failed_command(receipt)
         if command and not end.report:
             self.line(command, "yellow")

@@ -41,7 +41,10 @@ def report(
         sentences.append(_denied(receipt, permission_mode, session_id))
     if "Changed: " not in detail and "No file was changed" not in detail:
         files = shown_files(receipt.files_changed)
-        sentences.append(f"Changed: {files}." if files else "No file was changed by edits.")
+        nothing = "No file was changed by edits." if receipt.files_note else "No file was changed."
+        sentences.append(f"Changed: {files}." if files else nothing)
+    if receipt.files_note:
+        sentences.append(f"What commands changed cannot be told: {receipt.files_note}.")
     command = failed_command(receipt)
     if command:
         sentences.append(f"{command[:1].upper()}{command[1:]}.")
