@@ -32,24 +32,33 @@ class Setting:
     text: str
 
 
-ASSIGN = re.compile(r"^([A-Za-z_]\w*)(?:: [\w\[\], ]+)? = ([^#\n]+?)(?:\s+#.*)?$")
+ASSIGN = re.compile(
+    r"^([A-Za-z_]\w*)(?:: [\w\[\], ]+)? = ((?:'[^'\n]*'|\"[^\"\n]*\"|[^#'\"\n])+?)(?:\s+#.*)?$"
+)
 JS_FUNCTION = re.compile(
     r"^\s*(?:export\s+)?(?:async\s+)?function (\w+)\(([^)]*)\)|^const (\w+) = \(([^)]*)\) =>"
 )
-JS_CONST = re.compile(r"^(?:export )?(?:const|let) (\w+) = ([^(;]+);$")
+JS_CONST = re.compile(r"^(?:export )?(?:const|let) (\w+)(?:: \w+)? = ('[^']*'|\"[^\"]*\"|[^(;]+);$")
+GO_CONST = re.compile(r"^(?:const|var) (\w+) = (\"[^\"]*\"|[^({\"]+)$")
+SHELL_CONST = re.compile(r"^(?:export |readonly )?([A-Z][A-Z0-9_]*)=(\"[^\"$]*\"|[^\s\"'$(]+)$")
+DOCKER_KEY = re.compile(r"^(?:ARG|ENV) (\w+)=(\S+)$")
 GO_FUNCTION = re.compile(r"^func (\w+)\(([^)]*)\)")
 SHELL_FUNCTION = re.compile(r"^(\w+)\(\) \{")
 CLASS = re.compile(r"^(?:export )?class (\w+)")
+ASSIGNMENTS = {"py": ASSIGN, "js": JS_CONST, "ts": JS_CONST, "go": GO_CONST, "sh": SHELL_CONST}
 KEYS = {
-    "json": re.compile(r'^\s*"([\w-]+)": ("[^"]*"|-?[\d.]+|true|false),?$'),
-    "toml": re.compile(r"^([\w-]+) = (\"[^\"]*\"|-?[\d.]+|true|false)$"),
+    "json": re.compile(r'^\s*"([\w-]+)": ("[^"]*"|-?[\d.]+(?:e-?\d+)?|true|false|null),?$'),
+    "toml": re.compile(r"^([\w-]+) = (\"[^\"]*\"|-?[\d._]+(?:e-?\d+)?|[\d-]{10}|true|false|\[[^\[\]]*\])$"),
     "yaml": re.compile(r"^\s*([\w-]+): ([^\s{\[][^#]*)$"),
     "yml": re.compile(r"^\s*([\w-]+): ([^\s{\[][^#]*)$"),
     "ini": re.compile(r"^([\w-]+) = (.+)$"),
     "cfg": re.compile(r"^([\w-]+) = (.+)$"),
     "env": re.compile(r"^([A-Z_]+)=(.+)$"),
 }
-SIMPLE_VALUE = re.compile(r"^(-?\d+(\.\d+)?|'[^'\\]*'|\"[^\"\\]*\"|True|False|None|\[[^\[\]{}()]*\])$")
+SIMPLE_VALUE = re.compile(
+    r"^(-?\d[\d_]*(\.\d+)?(e-?\d+)?|0x[\da-fA-F]+|\d+( \*\*? \d+)+|'[^'\\]*'|\"[^\"\\]*\""
+    r"|True|False|None|\[[^\[\]{}()]*\]|\([^\[\]{}()]*,[^\[\]{}()]*\)|\{[^\[\]{}()]*\})$"
+)
 
 
 def extension(path: str) -> str:
@@ -127,10 +136,13 @@ def _brace_end(text: str, start: int) -> int:
 def constants_of(path: str, text: str) -> tuple[Setting, ...]:
     """Assignments at the top level with a simple value."""
     kind = extension(path)
+    pattern = ASSIGNMENTS.get(kind)
     found: list[Setting] = []
+    if pattern is None:
+        return ()
     for number, line in enumerate(text.splitlines(), 1):
-        match = ASSIGN.match(line) if kind == "py" else JS_CONST.match(line) if kind in ("js", "ts") else None
-        if match and SIMPLE_VALUE.match(match[2].strip()):
+        match = pattern.match(line)
+        if match and (kind == "sh" or SIMPLE_VALUE.match(match[2].strip())):
             found.append(Setting(match[1], match[2].strip(), path, number, line))
     return tuple(found)
 
@@ -138,7 +150,7 @@ def constants_of(path: str, text: str) -> tuple[Setting, ...]:
 @lru_cache(maxsize=4096)
 def keys_of(path: str, text: str) -> tuple[Setting, ...]:
     """Keys of a settings file with simple values."""
-    pattern = KEYS.get(extension(path))
+    pattern = DOCKER_KEY if path.endswith("Dockerfile") else KEYS.get(extension(path))
     found: list[Setting] = []
     for number, line in enumerate(text.splitlines(), 1):
         if pattern and (match := pattern.match(line)):

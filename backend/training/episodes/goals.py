@@ -4,10 +4,12 @@ from functools import cache
 from importlib import import_module
 
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.assignments import draw_value
+from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.functions import play_delete_def
 from k3agent.backend.training.episodes.families.names import new_name, play_delete, play_rename
 from k3agent.backend.training.episodes.families.read import play_explain, play_show, play_used
-from k3agent.backend.training.episodes.families.values import changed_text, draw_value, pick, play_set
+from k3agent.backend.training.episodes.families.values import changed_text, pick, play_set
 from k3agent.backend.training.episodes.policy import open_file, show
 from k3agent.backend.training.episodes.registry import GOALS, GoalEntry, Setting
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session, played
@@ -22,6 +24,7 @@ MODULES = (
     "look",
     "read",
     "values",
+    "spoken",
     "names",
     "replacing",
     "adding",
@@ -150,7 +153,7 @@ def _set_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     only = Setting(type(ctx.facts)({item.path: ctx.facts.files[item.path]}), ctx.rng, ctx.words)
     if pick(only) is None:
         return None
-    said, new = draw_value(ctx, item.value)
+    said, new = draw_value(ctx, item.value, extension(item.path))
     text = changed_text(ctx, item, new)
     if text is None:
         return None

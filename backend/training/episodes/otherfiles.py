@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 
+from k3agent.backend.training.episodes import literals
 from k3agent.backend.training.episodes.words import Words, camel, pascal, plural
 
 File = tuple[str, str]
@@ -11,6 +12,8 @@ File = tuple[str, str]
 
 def _value(rng: random.Random, words: Words) -> object:
     """A value of a settings file."""
+    if rng.random() < 0.35:
+        return _odd_value(rng, words)
     return rng.choice(
         (
             rng.randint(1, 999),
@@ -21,6 +24,17 @@ def _value(rng: random.Random, words: Words) -> object:
             rng.randint(1, 99) / 10,
         )
     )
+
+
+def _odd_value(rng: random.Random, words: Words) -> object:
+    """A version, date, address, path, small or negative number; texts need no quotes in any kind of file."""
+    make = rng.choice(
+        (literals.version, literals.date, literals.address, literals.place, literals.version, None)
+    )
+    if make is None:
+        return rng.choice((-rng.randint(1, 90), rng.randint(1, 999) / 1000, rng.randint(10_000, 999_999)))
+    text = make(rng, words)
+    return text if text[0].isalnum() else f"{words.noun()}/{words.noun()}"
 
 
 def _key(rng: random.Random, words: Words) -> str:
@@ -80,6 +94,10 @@ def toml_file(rng: random.Random, words: Words) -> File:
         if section or rng.random() < 0.6:
             lines += ([""] if lines else []) + [f"[{words.fresh(words.noun)}]"]
         lines += [f"{_key(rng, words)} = {_scalar(_value(rng, words))}" for _ in range(rng.randint(1, 4))]
+        if rng.random() < 0.25:
+            lines.append(
+                f"{plural(_key(rng, words))} = {_scalar([words.noun() for _ in range(rng.randint(1, 4))])}"
+            )
     return f"{rng.choice(('config', 'settings', words.noun()))}.toml", "\n".join(lines) + "\n"
 
 
@@ -97,6 +115,10 @@ def yaml_file(rng: random.Random, words: Words) -> File:
             lines += [
                 f"{_key(rng, words)}: {_scalar(_value(rng, words), '')}" for _ in range(rng.randint(1, 3))
             ]
+        if rng.random() < 0.25:
+            lead = rng.choice(("  ", ""))
+            lines += [f"{plural(_key(rng, words))}:"]
+            lines += [f"{lead}- {words.text_value()}" for _ in range(rng.randint(1, 4))]
     return f"{rng.choice(('config', 'settings', words.noun()))}.{rng.choice(('yaml', 'yml'))}", "\n".join(
         lines
     ) + "\n"
@@ -128,6 +150,24 @@ def bullets(rng: random.Random, words: Words, checkboxes: bool = False) -> list[
     return [f"{mark} {words.phrase()}" for _ in range(count)]
 
 
+def details(rng: random.Random, words: Words) -> list[str]:
+    """Lines with versions, links, addresses and code words, as documents have them."""
+    pool = (
+        f"Version: {literals.version(rng, words)}",
+        f"**Version**: {literals.version(rng, words)}",
+        f"Requires Python {rng.randint(2, 3)}.{rng.randint(6, 14)} or newer.",
+        f"See the [{words.title()}](https://{words.noun()}.example.com/{words.noun()}) for more.",
+        f"[{words.title()}](docs/{words.noun()}.md)",
+        f"Released on {literals.date(rng, words)}.",
+        f"Questions? Write to {words.noun()}@{words.noun()}.org.",
+        f"The default port is {rng.randint(80, 9999)}.",
+        f"Set `{words.constant()}` to `{literals.odd_number(rng)}`.",
+        f"Logs go to {literals.place(rng, words)}.",
+        f"It costs ${rng.randint(1, 99)}.{rng.randint(10, 99)} per {words.noun()} — {words.adjective()}!",
+    )
+    return rng.sample(pool, rng.randint(1, 4))
+
+
 def markdown_file(rng: random.Random, words: Words, names: list[str]) -> File:
     """A document with headings, text, lists; it may name things of the code."""
     title = words.title()
@@ -141,9 +181,11 @@ def markdown_file(rng: random.Random, words: Words, names: list[str]) -> File:
         if f"## {heading}" in lines:
             continue
         lines += ["", f"## {heading}", ""]
-        match rng.randrange(4):
+        match rng.randrange(5):
             case 0:
                 lines += bullets(rng, words)
+            case 4:
+                lines += details(rng, words)
             case 1:
                 lines += bullets(rng, words, checkboxes=True)
             case 2:
@@ -221,6 +263,10 @@ def requirements(rng: random.Random, words: Words) -> File:
     return "requirements.txt", "\n".join(lines) + "\n"
 
 
+QUOTE = "'"
+QUOTED = '"{}"'
+
+
 def _js_body(rng: random.Random, words: Words, params: list[str]) -> list[str]:
     """Statements of a JavaScript function."""
     a = params[0] if params else f"'{words.noun()}'"
@@ -248,7 +294,13 @@ def script_file(rng: random.Random, words: Words) -> File:
         ]
     for _ in range(rng.randint(0, 3)):
         value = rng.choice(
-            (str(rng.randint(1, 500)), f"'{words.text_value()}'", rng.choice(("true", "false")))
+            (
+                str(rng.randint(1, 500)),
+                f"'{words.text_value()}'",
+                rng.choice(("true", "false")),
+                f"'{literals.odd_text(rng, words).replace(QUOTE, '')}'",
+                f"{rng.randint(1, 99) / 100}",
+            )
         )
         name = words.constant() if rng.random() < 0.5 else words.fresh(lambda: words.variable("camel"))
         lines.append(
@@ -286,6 +338,15 @@ def script_file(rng: random.Random, words: Words) -> File:
     return f"{folder}{words.fresh(words.noun)}.{'ts' if typed else 'js'}", "\n".join(lines) + "\n"
 
 
+def _exports(rng: random.Random, words: Words) -> list[str]:
+    """Variables of a shell script with versions, paths and addresses."""
+    lines = []
+    for like in rng.sample(("1.0", "a/b", "10.0.0.1"), rng.choice((0, 1, 1, 2))):
+        value = rng.choice((QUOTED, "{}")).format(literals.like_text(rng, words, like))
+        lines.append(f"{rng.choice(('', '', 'export '))}{words.constant()}={value}")
+    return lines
+
+
 def shell_file(rng: random.Random, words: Words) -> File:
     """A shell script."""
     name = words.constant()
@@ -293,6 +354,7 @@ def shell_file(rng: random.Random, words: Words) -> File:
         "#!/bin/sh",
         "set -e",
         f"{name}={rng.choice((str(rng.randint(1, 90)), words.noun()))}",
+        *_exports(rng, words),
         f'echo "{words.phrase()}"',
     ]
     if rng.random() < 0.5:
@@ -307,8 +369,11 @@ def go_file(rng: random.Random, words: Words) -> File:
         f"package {words.noun()}",
         "",
         f"const {pascal([words.adjective(), words.noun()])} = {rng.randint(1, 99)}",
-        "",
     ]
+    if rng.random() < 0.6:
+        name, text = pascal([words.verb(), words.noun()]), literals.odd_text(rng, words)
+        lines.append(f"{rng.choice(('const', 'var'))} {name} = {QUOTED.format(text)}")
+    lines.append("")
     for _ in range(rng.randint(1, 3)):
         a, b = words.noun(), words.noun() + "Count"
         lines += [
@@ -344,6 +409,20 @@ def html_file(rng: random.Random, words: Words) -> File:
     return f"{rng.choice(('index', words.noun()))}.html", "\n".join(lines) + "\n"
 
 
+def docker_file(rng: random.Random, words: Words) -> File:
+    """A Dockerfile with arguments and variables."""
+    base = rng.choice(("python", "node", "golang", "alpine"))
+    lines = [f"FROM {base}:{rng.randint(3, 20)}.{rng.randint(0, 12)}", ""]
+    for _ in range(rng.randint(1, 4)):
+        value = rng.choice(
+            (str(rng.randint(1, 9000)), literals.version(rng, words), words.noun(), "/srv/app")
+        )
+        lines.append(f"{rng.choice(('ARG', 'ENV'))} {words.constant()}={value}")
+    lines += ["", "WORKDIR /app", "COPY . .", f"EXPOSE {rng.choice((80, 3000, 8000, 8080))}"]
+    lines.append(f'CMD ["{base}", "{words.noun()}"]')
+    return rng.choice(("Dockerfile", "Dockerfile", "docker/Dockerfile")), "\n".join(lines) + "\n"
+
+
 def make_file(rng: random.Random, words: Words) -> File:
     """A Makefile."""
     return (
@@ -363,6 +442,7 @@ MAKERS: tuple[tuple[Callable[[random.Random, Words], File], int], ...] = (
     (script_file, 5),
     (shell_file, 2),
     (go_file, 1),
+    (docker_file, 2),
     (css_file, 1),
     (html_file, 1),
     (make_file, 1),

@@ -5,6 +5,7 @@ with an index of what is where.
 import random
 from dataclasses import dataclass, field
 
+from k3agent.backend.training.episodes import literals
 from k3agent.backend.training.episodes.concepts import Func, random_concept
 from k3agent.backend.training.episodes.expressions import (
     HINTS,
@@ -215,12 +216,27 @@ def _natural_const(rng: random.Random, words: Words, style: Style) -> Const | No
     return Const(name, value, kind, hinted=style.hints and rng.random() < 0.4)
 
 
+def odd_const(rng: random.Random, words: Words, style: Style) -> Const:
+    """A constant whose value is a version, a path, an address, an odd number, a tuple."""
+    roll = rng.random()
+    if roll < 0.6:
+        text = literals.odd_text(rng, words)
+        value, kind = (f'"{text}"' if "'" in text else f"{style.quote}{text}{style.quote}"), "str"
+    elif roll < 0.8:
+        value, kind = literals.odd_number(rng), "number"
+    else:
+        value, kind = literals.odd_code(rng, words, style.quote), "value"
+    return Const(words.constant(), value, kind, hinted=kind == "str" and style.hints and rng.random() < 0.4)
+
+
 def draw_const(rng: random.Random, words: Words, style: Style) -> Const:
     """A constant with a typical value."""
     if rng.random() < (0.6 if words.natural else 0.15) and (known := _natural_const(rng, words, style)):
         return known
     kind = rng.choice(("int", "int", "int", "float", "str", "str", "bool", "strs", "ints"))
     quote = style.quote
+    if rng.random() < 0.3:
+        return odd_const(rng, words, style)
     match kind:
         case "int":
             value = str(

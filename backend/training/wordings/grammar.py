@@ -19,8 +19,8 @@ PARTS = ("train", "held_out", "hard")
 """Templates for training, templates it never sees, and templates that are strange on purpose (never seen either)."""
 
 STYLES = ("name", "value", "text", "code", "raw")
-"""How a slot may be quoted: `name` bare or quoted like the other names of the message, `value` bare or in
-backticks, `text` in quotation marks, `code` mostly in backticks, `raw` never."""
+"""How a slot may be quoted: `name` bare or quoted like the other names of the message, `value` too unless it is
+a number or code (backticks only), `text` in quotation marks, `code` mostly in backticks, `raw` never."""
 
 _TOKEN = re.compile(r"\\(.)|\{(\w+)(!?)\}|([\[\]()|])", re.DOTALL)
 _TEXTS = Path(__file__).parent / "texts"
@@ -180,6 +180,8 @@ def _delimited(value: str, order: tuple[str, ...]) -> str:
     return f"`` {value} ``"
 
 
+_PLAIN_VALUE = re.compile(r"-?[\d.]+$|.*[\"'\[({]|(?i:true|false|none|null)$")
+"""Values that people never put in quotation marks: numbers, words of the language, code."""
 _NAME_MARKS = ("", "", "", "", "", "`", "`", "`", "'", '"')
 _TEXT_ORDERS = (('"', "`", "'"), ('"', "`", "'"), ("'", "`", '"'), ("`", '"', "'"))
 _CODE_ORDER = ("`", '"', "'")
@@ -207,7 +209,8 @@ class Habit:
         if style == "raw":
             return value
         if style == "value":
-            return f"`{value}`" if self.mark == "`" and "`" not in value else value
+            mark = self.mark if self.mark == "`" or not _PLAIN_VALUE.match(value) else ""
+            return value if mark in value else mark + value + mark
         if style == "name":
             mark = "`" if self.mark == "'" and follower.startswith("'") else self.mark
             return mark + value + mark if mark and mark not in value else value

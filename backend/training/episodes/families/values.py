@@ -3,6 +3,13 @@
 import re
 
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.assignments import (
+    QUOTES,
+    assignment,
+    draw_value,
+    fit_value,
+    split_value,
+)
 from k3agent.backend.training.episodes.facts import Setting as Fact
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.policy import (
@@ -18,63 +25,13 @@ from k3agent.backend.training.episodes.policy import (
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 
-LEAD = r"^\s*(?:export\s+|const\s+|let\s+|var\s+|static\s+|readonly\s+)*"
-TRUE = ("true", "on", "yes", "enabled", "1")
-QUOTES = "'\""
-
-
-def assignment(name: str) -> str:
-    """The pattern that finds assignments of a name in most languages."""
-    return rf"\b{esc(name)}\b[\"']?\s*[:=]"
-
-
-def split_value(name: str, text: str) -> tuple[str, str, str] | None:
-    """A line as (before the value, value, after it), if it assigns the name."""
-    match = re.match(
-        rf"({LEAD}[\"']?{re.escape(name)}[\"']?(?:: [^=\"']+)?\s*(?::=|=|:)\s*)(?![=])(.+)$", text
-    )
-    if match is None:
-        return None
-    head, rest = match[1], match[2].rstrip()
-    value = re.match(
-        r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^#;,\n]+?)(\s*[;,]?\s*(?:(?:#|//).*)?)$",
-        rest,
-    )
-    if value is None:
-        return head, rest, ""
-    return head, value[1], value[2]
-
-
-def fit_value(old: str, wanted: str) -> str:
-    """The wanted value written in the way of the old one."""
-    bare = wanted[1:-1] if len(wanted) > 1 and wanted[0] == wanted[-1] and wanted[0] in QUOTES else wanted
-    if old[:1] in QUOTES and old[:1]:
-        return f"{old[0]}{bare}{old[0]}"
-    if old in ("True", "False"):
-        return (
-            "True"
-            if bare.lower() in TRUE
-            else "False"
-            if bare.lower() in ("false", "off", "no", "disabled", "0")
-            else wanted
-        )
-    if old in ("true", "false"):
-        return (
-            "true"
-            if bare.lower() in TRUE
-            else "false"
-            if bare.lower() in ("false", "off", "no", "disabled", "0")
-            else wanted
-        )
-    return wanted
-
 
 def set_line(session: Session, name: str, hit: Hit, wanted: str) -> tuple[str, str]:
     """Change the value in one line and report."""
     parts = split_value(name, hit.text)
     assert parts is not None
     head, old, tail = parts
-    new = fit_value(old, wanted)
+    new = fit_value(old, wanted, extension(hit.path))
     if new == old:
         raise Report(
             f"It is already {old}.",
@@ -130,7 +87,8 @@ def play_set(
         fitting = [
             hit
             for hit in found
-            if (parts := split_value(name, hit.text)) and fit_value(parts[1], old) == parts[1]
+            if (parts := split_value(name, hit.text))
+            and fit_value(parts[1], old, extension(hit.path)) == parts[1]
         ]
         if not fitting:
             parts = split_value(name, found[0].text)
@@ -173,7 +131,7 @@ def play_set_in(session: Session, name: str, wanted: str, path: str) -> tuple[st
             hit
             for hit in everything
             for item in re.findall(r"[\w-]+", hit.text)
-            if item.lower() == last.lower()
+            if item.lower() == last.lower() and split_value(item, hit.text)
         ]
         if len(same) == 1:
             real = next(item for item in re.findall(r"[\w-]+", same[0].text) if item.lower() == last.lower())
@@ -201,54 +159,6 @@ def play_set_in(session: Session, name: str, wanted: str, path: str) -> tuple[st
             f"{', '.join(str(hit.line) for hit in good)}. Which one shall I change?",
         )
     return set_line(session, last, good[0], wanted)
-
-
-def draw_value(ctx: Setting, old: str) -> tuple[str, str]:
-    """(what the user says, what the value becomes) of the same kind as an old value, different from it."""
-    rng, words = ctx.rng, ctx.words
-    for _ in range(20):
-        if re.fullmatch(r"-?\d+", old):
-            number = int(old)
-            said = str(
-                rng.choice(
-                    (
-                        rng.randint(0, 99),
-                        rng.randint(100, 9999),
-                        number + 1,
-                        number * 2,
-                        rng.randint(-20, -1) if rng.random() < 0.1 else 10,
-                    )
-                )
-            )
-        elif re.fullmatch(r"-?\d+\.\d+", old):
-            said = str(
-                rng.choice((rng.randint(1, 99) / 10, rng.randint(1, 99) / 100, float(rng.randint(1, 9))))
-            )
-        elif old[:1] in QUOTES:
-            text = words.text_value() if rng.random() < 0.85 else f"{rng.randint(0, 9)}.{rng.randint(0, 9)}"
-            said = (
-                f"{rng.choice(QUOTES)}{text}{rng.choice(QUOTES)}"
-                if False
-                else (f'"{text}"' if rng.random() < 0.2 else text)
-            )
-        elif old in ("True", "False", "true", "false"):
-            new = {"True": "False", "False": "True", "true": "false", "false": "true"}[old]
-            said = new if rng.random() < 0.7 else new.lower()
-        elif old == "None":
-            said = str(rng.randint(1, 50))
-        elif old.startswith("["):
-            said = "[" + ", ".join(str(rng.randint(1, 90)) for _ in range(rng.randint(1, 4))) + "]"
-            if QUOTES[0] in old or QUOTES[1] in old:
-                quote = '"' if '"' in old else "'"
-                said = (
-                    "[" + ", ".join(f"{quote}{words.noun()}{quote}" for _ in range(rng.randint(1, 3))) + "]"
-                )
-        else:
-            said = words.noun()
-        new = fit_value(old, said)
-        if new != old:
-            return said, new
-    return "7", fit_value(old, "7")
 
 
 def changed_text(ctx: Setting, item: Fact, new: str) -> str | None:
@@ -293,7 +203,7 @@ def pick(ctx: Setting, keys: bool = False) -> Fact | None:
 
 def spoken(ctx: Setting, name: str) -> str:
     """A name as the user writes it: now and then in the wrong case."""
-    return name.lower() if ctx.rng.random() < 0.03 and name.isupper() else name
+    return name.lower() if ctx.rng.random() < 0.08 and name.isupper() else name
 
 
 @goal("set_const", "setvalue", 2.5)
@@ -302,7 +212,7 @@ def set_const(ctx: Setting) -> Plan | None:
     item = pick(ctx, keys=ctx.rng.random() < 0.2)
     if item is None:
         return None
-    said, new = draw_value(ctx, item.value)
+    said, new = draw_value(ctx, item.value, extension(item.path))
     is_same = ctx.rng.random() < 0.05
     if is_same:
         said = new = item.value
@@ -327,17 +237,17 @@ def set_const_in(ctx: Setting) -> Plan | None:
     item = ctx.rng.choice(pool) if pool else None
     if item is None or sum(1 for other in pool if (other.name, other.path) == (item.name, item.path)) > 1:
         return None
-    said, new = draw_value(ctx, item.value)
+    said, new = draw_value(ctx, item.value, extension(item.path))
     text = changed_text(ctx, item, new)
     if text is None:
         return None
-    shown = ctx.path(item.path)
-    slots = {"name": item.name, "value": said, "path": shown}
+    shown, name = ctx.path(item.path), spoken(ctx, item.name)
+    slots = {"name": name, "value": said, "path": shown}
     return Plan(
         "set_const_in",
         "setvalue",
         slots,
-        lambda s: play_set_in(s, item.name, said, shown),
+        lambda s: play_set_in(s, name, said, shown),
         checks.writes({item.path: text}),
         ("const", item.name),
     )
@@ -349,12 +259,12 @@ def set_const_from(ctx: Setting) -> Plan | None:
     item = pick(ctx)
     if item is None:
         return None
-    said, new = draw_value(ctx, item.value)
+    said, new = draw_value(ctx, item.value, extension(item.path))
     old = item.value.strip(QUOTES) if ctx.rng.random() < 0.8 else item.value
     wrong = ctx.rng.random() < 0.06
     if wrong:
-        old = draw_value(ctx, item.value)[0]
-        if fit_value(item.value, old) == item.value:
+        old = draw_value(ctx, item.value, extension(item.path))[0]
+        if fit_value(item.value, old, extension(item.path)) == item.value:
             return None
     text = changed_text(ctx, item, new)
     if text is None or not old:
@@ -381,7 +291,7 @@ def set_key(ctx: Setting) -> Plan | None:
     item = ctx.rng.choice(pool)
     if sum(1 for other in pool if (other.name, other.path) == (item.name, item.path)) > 1:
         return None
-    said, new = draw_value(ctx, item.value)
+    said, new = draw_value(ctx, item.value, extension(item.path))
     text = changed_text(ctx, item, new)
     if text is None:
         return None

@@ -1,0 +1,199 @@
+"""Changing values whose names the user writes as words, in another case or in part: "the max retries"."""
+
+import re
+from typing import Any
+
+from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.assignments import LEAD, draw_value, split_value
+from k3agent.backend.training.episodes.facts import Setting as Fact
+from k3agent.backend.training.episodes.facts import extension
+from k3agent.backend.training.episodes.families.values import changed_text, play_set_in, set_line
+from k3agent.backend.training.episodes.policy import (
+    Hit,
+    base_name,
+    canonical,
+    hits,
+    other_path,
+    pieces,
+    quoted,
+    same_file,
+)
+from k3agent.backend.training.episodes.registry import Setting, goal
+from k3agent.backend.training.episodes.session import Plan, Report, Session
+
+NAME = re.compile(rf"{LEAD}[\"']?([\w-]+)")
+FILLERS = {"max", "min", "default", "base", "global", "main", "local", "initial", "final", "extra", "total"}
+UNITS = {"seconds", "count", "ms", "size", "text", "mb", "old", "v2", "value", "days", "hours"}
+
+
+def spoken_pattern(thing: str) -> str:
+    """The pattern for a name whose words are known but not how they are joined."""
+    return "[_-]?".join(pieces(thing))
+
+
+def assigning(thing: str, found: list[Hit]) -> list[tuple[str, Hit]]:
+    """(name, hit) of the lines that assign a name with these words; whole names and outer lines first."""
+    wanted = canonical(thing)
+    table = [
+        (match[1], hit)
+        for hit in found
+        if (match := NAME.match(hit.text))
+        and wanted in canonical(match[1])
+        and split_value(match[1], hit.text) is not None
+    ]
+    table = [item for item in table if canonical(item[0]) == wanted] or table
+    return [item for item in table if not item[1].text.startswith((" ", "\t"))] or table
+
+
+def play_spoken(session: Session, thing: str, wanted: str, path: str = "") -> tuple[str, str]:
+    """Find the name that has these words and change its value."""
+    pattern, where = spoken_pattern(thing), f" in {path}" if path else ""
+    args: dict[str, Any] = {"pattern": pattern, "ignore_case": True}
+    if path:
+        args["path"] = path
+    think = (
+        f"Set {thing} to {wanted}{where}. The name may be written otherwise: look for {pattern} in any case."
+    )
+    result = session.call("grep", think, **args)
+    if path and result.is_error:
+        path = args["path"] = other_path(path, result.text)
+        result = session.call("grep", f"The file is {path}. Search there.", **args)
+    found = assigning(thing, hits(result))
+    if not found:
+        raise Report(
+            f"Nothing of that name is assigned{where}.",
+            f"I found no constant or key for `{thing}`{where}. Nothing was changed.",
+        )
+    if len(found) > 1:
+        shown = quoted([f"{name} ({hit.at})" for name, hit in found])
+        raise Report(
+            f"{len(found)} names fit. I must ask which.",
+            f"Several values fit `{thing}`: {shown}. Which one shall I change?",
+        )
+    name, hit = found[0]
+    return set_line(session, name, hit, wanted)
+
+
+def in_words(ctx: Setting, name: str) -> str:
+    """A name as people say it."""
+    rng, words = ctx.rng, pieces(name)
+    if len(words) > 1 and rng.random() < 0.25:
+        words = words[1:] if words[0] in FILLERS else words[:-1] if words[-1] in UNITS else words
+    joined = " ".join(words)
+    if len(words) == 1:
+        return rng.choice((joined, joined, joined, joined.capitalize()))
+    forms = (
+        joined,
+        joined,
+        joined,
+        joined,
+        "_".join(words),
+        "_".join(words),
+        "-".join(words),
+        joined.title(),
+    )
+    camel = words[0] + "".join(word.capitalize() for word in words[1:])
+    return rng.choice((*forms, camel))
+
+
+def file_word(ctx: Setting, path: str) -> str:
+    """A path, or only the file's name without extension where that is clear."""
+    stem = base_name(path).rsplit(".", 1)[0]
+    fitting = [other for other in ctx.facts.files if same_file(stem, other)]
+    near = 2 * len(stem) > 1.3 * len(base_name(path))
+    return stem if near and fitting == [path] and ctx.rng.random() < 0.3 else ctx.path(path)
+
+
+def _candidates(ctx: Setting, thing: str, path: str) -> list[tuple[str, Hit]]:
+    pattern = re.compile(spoken_pattern(thing), re.IGNORECASE)
+    found = [
+        Hit(other, number, line)
+        for other, text in ctx.facts.files.items()
+        if not path or other == path
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+    return assigning(thing, found)
+
+
+def _draw(ctx: Setting, inside: bool) -> tuple[str, Fact] | None:
+    """(words, the constant or key that they mean); one file only when `inside`."""
+    pool = ctx.facts.keys if ctx.rng.random() < 0.3 else ctx.facts.constants
+    pool = [item for item in pool if len(item.text) < 110 and len(item.name) > 3]
+    for _ in range(4):
+        if not pool:
+            return None
+        item = ctx.rng.choice(pool)
+        thing = in_words(ctx, item.name)
+        found = _candidates(ctx, thing, item.path if inside else "")
+        if [(hit.path, hit.line) for _, hit in found] == [(item.path, item.line)]:
+            return thing, item
+    return None
+
+
+def _plan(ctx: Setting, name: str, inside: bool) -> Plan | None:
+    found = _draw(ctx, inside)
+    if found is None:
+        return None
+    thing, item = found
+    said, new = draw_value(ctx, item.value, extension(item.path))
+    text = changed_text(ctx, item, new)
+    if text is None:
+        return None
+    shown = file_word(ctx, item.path) if inside else ""
+    slots = {"thing": thing, "value": said} | ({"path": shown} if inside else {})
+    check = checks.writes({item.path: text})
+    return Plan(
+        name, "setvalue", slots, lambda s: play_spoken(s, thing, said, shown), check, ("const", item.name)
+    )
+
+
+@goal("set_spoken", "setvalue", 1.8)
+def set_spoken(ctx: Setting) -> Plan | None:
+    """Set the max retries to VALUE."""
+    if ctx.rng.random() < 0.04:
+        return _which(ctx)
+    return _plan(ctx, "set_spoken", False)
+
+
+@goal("set_spoken_in", "setvalue", 1.4)
+def set_spoken_in(ctx: Setting) -> Plan | None:
+    """Set the timeout in config to VALUE."""
+    return _plan(ctx, "set_spoken_in", True)
+
+
+def _which(ctx: Setting) -> Plan | None:
+    """A word that several names have: asked back."""
+    pool = [item for item in ctx.facts.constants if len(pieces(item.name)) > 1]
+    if not pool:
+        return None
+    thing = ctx.rng.choice(pieces(ctx.rng.choice(pool).name))
+    found = _candidates(ctx, thing, "")
+    if len(thing) < 4 or len(found) < 2:
+        return None
+    slots = {"thing": thing, "value": str(ctx.rng.randint(1, 99))}
+    check = checks.declines(*(name for name, _ in found[:6]))
+    return Plan("set_spoken", "setvalue", slots, lambda s: play_spoken(s, thing, slots["value"]), check)
+
+
+@goal("set_hint", "setvalue", 1.0)
+def set_hint(ctx: Setting) -> Plan | None:
+    """The shipping should be VALUE (SHIPPING in PATH)."""
+    pool = [item for item in [*ctx.facts.constants, *ctx.facts.keys] if len(item.text) < 110]
+    item = ctx.rng.choice(pool) if pool else None
+    if item is None or sum(1 for other in pool if (other.name, other.path) == (item.name, item.path)) > 1:
+        return None
+    said, new = draw_value(ctx, item.value, extension(item.path))
+    text = changed_text(ctx, item, new)
+    if text is None:
+        return None
+    shown = file_word(ctx, item.path)
+    slots = {"thing": in_words(ctx, item.name), "name": item.name, "value": said, "path": shown}
+    return Plan(
+        "set_hint",
+        "setvalue",
+        slots,
+        lambda s: play_set_in(s, item.name, said, shown),
+        checks.writes({item.path: text}),
+        ("const", item.name),
+    )
