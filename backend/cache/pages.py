@@ -4,7 +4,11 @@ from k3agent.backend.errors import CacheFullError
 
 
 class PagePool:
-    """`num_pages` pages with reference counts; a page is free when nobody holds it."""
+    """`num_pages` pages with reference counts; a page is free when nobody holds it.
+
+    The tree is a holder like any other, but which pages it holds is known: those that nobody else holds
+    are what eviction could free.
+    """
 
     def __init__(self, num_pages: int) -> None:
         if num_pages < 1:
@@ -12,6 +16,10 @@ class PagePool:
         self.num_pages = num_pages
         self._free = list(range(num_pages - 1, -1, -1))
         self._holders = [0] * num_pages
+        self._in_tree = bytearray(num_pages)
+        self.num_idle = 0
+        """Pages that only the tree holds."""
+        self.num_in_tree = 0
 
     @property
     def num_free(self) -> int:
@@ -25,17 +33,35 @@ class PagePool:
         self._holders[page] = 1
         return page
 
-    def retain(self, page: int) -> None:
+    def retain(self, page: int, by_tree: bool = False) -> None:
         """One more holder of a page that is held already."""
-        assert self._holders[page] > 0, f"page {page} is free"
+        self._check_held(page)
+        self._count_idle(page, -1)
         self._holders[page] += 1
+        if by_tree:
+            self._in_tree[page] = 1
+            self.num_in_tree += 1
+        self._count_idle(page, 1)
 
-    def release(self, page: int) -> None:
+    def release(self, page: int, by_tree: bool = False) -> None:
         """One holder less; the last one frees the page."""
-        assert self._holders[page] > 0, f"page {page} is free"
+        self._check_held(page)
+        self._count_idle(page, -1)
         self._holders[page] -= 1
+        if by_tree:
+            self._in_tree[page] = 0
+            self.num_in_tree -= 1
+        self._count_idle(page, 1)
         if self._holders[page] == 0:
             self._free.append(page)
 
     def num_holders(self, page: int) -> int:
         return self._holders[page]
+
+    def _count_idle(self, page: int, sign: int) -> None:
+        if self._in_tree[page] and self._holders[page] == 1:
+            self.num_idle += sign
+
+    def _check_held(self, page: int) -> None:
+        if self._holders[page] <= 0:
+            raise AssertionError(f"page {page} is free: it was released once too often")

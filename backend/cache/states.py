@@ -10,13 +10,16 @@ from k3agent.backend.errors import CacheFullError
 
 
 class StatePool:
-    """`num_slots` slots; `zero` clears one."""
+    """`num_slots` slots; `zero` clears one, `poison` (in debug runs) spoils one that was given back."""
 
-    def __init__(self, num_slots: int, zero: Callable[[int], None]) -> None:
+    def __init__(
+        self, num_slots: int, zero: Callable[[int], None], poison: Callable[[int], None] | None = None
+    ) -> None:
         if num_slots < 1:
             raise CacheFullError(f"a cache of {num_slots} state slots holds nothing; give it more bytes")
         self.num_slots = num_slots
         self._zero = zero
+        self._poison = poison
         self._free = list(range(num_slots - 1, -1, -1))
         self._is_held = [False] * num_slots
 
@@ -35,6 +38,12 @@ class StatePool:
         return slot
 
     def release(self, slot: int) -> None:
-        assert self._is_held[slot], f"slot {slot} is free"
+        if not self._is_held[slot]:
+            raise AssertionError(f"slot {slot} is free: it was released once too often")
         self._is_held[slot] = False
         self._free.append(slot)
+        if self._poison is not None:
+            self._poison(slot)
+
+    def is_held(self, slot: int) -> bool:
+        return self._is_held[slot]

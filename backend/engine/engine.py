@@ -40,7 +40,9 @@ class Engine:
     """One model, and the sequences that run on it."""
 
     def __init__(self, runner: Runner, tokenizer: Tokenizer, settings: EngineSettings) -> None:
-        self.cache = HybridCache(runner.num_pages, runner.num_slots, runner.storage)
+        self.cache = HybridCache(
+            runner.num_pages, runner.num_slots, runner.storage, grid=settings.grid, exactness="off"
+        )
         self._runner = runner
         self._tokenizer = tokenizer
         chunk = min(settings.grid, max(settings.max_step_tokens // PAGE_SIZE, 1) * PAGE_SIZE)
@@ -131,7 +133,7 @@ class Engine:
                 if isinstance(report, Failed):
                     raise BackendError(f"the model does not run: {report.message}")
         self.cache.clear()
-        self.cache.counters = type(self.cache.counters)()
+        self.cache.reset_counters()
         self._sums = dict.fromkeys(self._sums, 0.0)
 
     def close(self) -> None:

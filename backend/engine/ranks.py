@@ -132,6 +132,7 @@ class RankedStorage:
     def __init__(self, own: TorchStorage, processes: RankProcesses) -> None:
         self._own, self._tell = own, processes.tell
         self.tensors = own.tensors
+        self.page_bytes, self.state_bytes = own.page_bytes, own.state_bytes
 
     def copy_page(self, src_page: int, dst_page: int) -> None:
         self._tell("copy_page", src_page, dst_page)
@@ -144,6 +145,10 @@ class RankedStorage:
     def zero_state(self, slot: int) -> None:
         self._tell("zero_state", slot)
         self._own.zero_state(slot)
+
+    def poison_state(self, slot: int) -> None:
+        self._tell("poison_state", slot)
+        self._own.poison_state(slot)
 
 
 def is_ranked(settings: EngineSettings) -> bool:

@@ -40,6 +40,7 @@ class Worker:
             "copy_page": storage.copy_page,
             "copy_state": storage.copy_state,
             "zero_state": storage.zero_state,
+            "poison_state": storage.poison_state,
         }
 
     def serve(self, commands: Connection) -> None:

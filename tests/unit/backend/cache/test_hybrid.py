@@ -24,6 +24,9 @@ PAGE = 4
 class ToyStorage:
     """Pages of hashes and states of hashes; stale content stays until overwritten, as on a device."""
 
+    page_bytes = 8 * PAGE
+    state_bytes = 8
+
     def __init__(self, num_pages: int, num_slots: int) -> None:
         self.pages: list[list[object]] = [["stale"] * PAGE for _ in range(num_pages)]
         self.states: list[object] = ["stale"] * num_slots
@@ -37,6 +40,9 @@ class ToyStorage:
     def zero_state(self, slot: int) -> None:
         self.states[slot] = 0
 
+    def poison_state(self, slot: int) -> None:
+        self.states[slot] = "poison"
+
 
 @dataclass(eq=False)
 class Toy:
@@ -44,6 +50,7 @@ class Toy:
 
     token_ids: list[int]
     num_computed: int = 0
+    num_exact: int = 0
     page_ids: list[int] = field(default_factory=list)
     state_slot: int | None = None
     node: RadixNode | None = None
@@ -53,7 +60,9 @@ class Toy:
 class Engine:
     def __init__(self, num_pages: int = 24, num_slots: int = 6) -> None:
         self.storage = ToyStorage(num_pages, num_slots)
-        self.cache = HybridCache(num_pages, num_slots, self.storage, page_size=PAGE)
+        self.cache = HybridCache(
+            num_pages, num_slots, self.storage, page_size=PAGE, grid=8, exactness="off", debug=True
+        )
 
     def start(self, ids: list[int]) -> Toy | None:
         toy = Toy(list(ids))
@@ -93,22 +102,9 @@ class Engine:
         return cached
 
     def audit(self, running: list[Toy]) -> None:
-        cache = self.cache
-        nodes = list(cache.tree.nodes())
-        holders = [0] * cache.pages.num_pages
-        for page in [*(p for toy in running for p in toy.page_ids), *(node.page_id for node in nodes)]:
-            holders[page] += 1
-        assert holders == [cache.pages.num_holders(p) for p in range(cache.pages.num_pages)]
-        assert cache.pages.num_free == holders.count(0)
-        slots = [toy.state_slot for toy in running if toy.state_slot is not None]
-        slots += [c.slot for node in nodes for c in node.checkpoints.values()]
-        assert len(set(slots)) == len(slots) == cache.states.num_slots - cache.states.num_free
-        assert sum(node.num_locks for node in nodes) == sum(toy.node is not None for toy in running)
-        assert all(toy.node in nodes for toy in running if toy.node is not None)
-        assert cache.tree.num_nodes == len(nodes)
-        for node in nodes:
-            assert node.parent is cache.tree.root or len(node.parent.token_ids) == PAGE  # pyright: ignore[reportOptionalMemberAccess]
-            assert all(1 <= offset <= len(node.token_ids) for offset in node.checkpoints)
+        held = [holding.tenant for holding in self.cache.holdings.values()]
+        assert all(toy in running for toy in held)
+        self.cache.check()
 
 
 IDS = st.lists(st.integers(0, 1), min_size=1, max_size=30)

@@ -1,0 +1,45 @@
+"""What the cache asks of its surroundings: tensors behind the numbers, sequences that use them."""
+
+from typing import Literal, Protocol
+
+from k3agent.backend.cache.radix import Checkpoint, RadixNode
+
+Exactness = Literal["idle", "always", "off"]
+Buffer = bytes | bytearray | memoryview
+"""One page or one state as host memory; only the storage knows what is in it."""
+
+
+class Storage(Protocol):
+    """The tensors behind the numbers."""
+
+    page_bytes: int
+    state_bytes: int
+
+    def copy_page(self, src_page: int, dst_page: int) -> None: ...
+    def copy_state(self, src_slot: int, dst_slot: int) -> None: ...
+    def zero_state(self, slot: int) -> None: ...
+    def poison_state(self, slot: int) -> None:
+        """Make every use of the slot's content visible; only debug runs call it."""
+        ...
+
+
+class TieredStorage(Storage, Protocol):
+    """A storage whose pages and states can leave the device and come back: what host and disk need."""
+
+    def read_page(self, page: int) -> Buffer: ...
+    def write_page(self, page: int, data: Buffer) -> None: ...
+    def read_state(self, slot: int) -> Buffer: ...
+    def write_state(self, slot: int, data: Buffer) -> None: ...
+
+
+class Tenant(Protocol):
+    """What the cache reads and writes of a sequence. Fresh: no pages, `state_slot` and `node` None."""
+
+    token_ids: list[int]
+    num_computed: int
+    num_exact: int
+    """Leading tokens computed by prefill on the grid: raised by the engine after a chunk that began there."""
+    page_ids: list[int]
+    state_slot: int | None
+    node: RadixNode | None
+    resumed_from: Checkpoint | None
