@@ -16,10 +16,11 @@ class PagePool:
         self.num_pages = num_pages
         self._free = list(range(num_pages - 1, -1, -1))
         self._holders = [0] * num_pages
-        self._in_tree = bytearray(num_pages)
+        self._in_tree = [0] * num_pages
         self.num_idle = 0
         """Pages that only the tree holds."""
         self.num_in_tree = 0
+        """Pages that the tree holds; a short page and the longer one it grew into are one page there."""
 
     @property
     def num_free(self) -> int:
@@ -35,33 +36,26 @@ class PagePool:
 
     def retain(self, page: int, by_tree: bool = False) -> None:
         """One more holder of a page that is held already."""
-        self._check_held(page)
-        self._count_idle(page, -1)
-        self._holders[page] += 1
-        if by_tree:
-            self._in_tree[page] = 1
-            self.num_in_tree += 1
-        self._count_idle(page, 1)
+        self._change(page, 1, by_tree)
 
     def release(self, page: int, by_tree: bool = False) -> None:
         """One holder less; the last one frees the page."""
-        self._check_held(page)
-        self._count_idle(page, -1)
-        self._holders[page] -= 1
-        if by_tree:
-            self._in_tree[page] = 0
-            self.num_in_tree -= 1
-        self._count_idle(page, 1)
+        self._change(page, -1, by_tree)
         if self._holders[page] == 0:
             self._free.append(page)
 
-    def num_holders(self, page: int) -> int:
-        return self._holders[page]
-
-    def _count_idle(self, page: int, sign: int) -> None:
-        if self._in_tree[page] and self._holders[page] == 1:
-            self.num_idle += sign
-
-    def _check_held(self, page: int) -> None:
+    def _change(self, page: int, by: int, by_tree: bool) -> None:
         if self._holders[page] <= 0:
             raise AssertionError(f"page {page} is free: it was released once too often")
+        was_in_tree, was_idle = self._in_tree[page] > 0, self._is_idle(page)
+        self._holders[page] += by
+        if by_tree:
+            self._in_tree[page] += by
+        self.num_in_tree += (self._in_tree[page] > 0) - was_in_tree
+        self.num_idle += self._is_idle(page) - was_idle
+
+    def _is_idle(self, page: int) -> bool:
+        return 0 < self._in_tree[page] == self._holders[page]
+
+    def num_holders(self, page: int) -> int:
+        return self._holders[page]
