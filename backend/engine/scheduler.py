@@ -161,7 +161,7 @@ class Scheduler:
         prefix = cache.match(sequence.token_ids)
         kv_len = prefix.kv_len
         wanted = self._promise(sequence) - prefix.state_len // PAGE_SIZE
-        path = {node.page_id for node in prefix.match.path}
+        path = {node.page_id for node in prefix.path if node.page_id is not None}
         if self.running and wanted > self._num_obtainable(path):
             cache.drop(prefix)
             return False
@@ -189,7 +189,8 @@ class Scheduler:
             held.update(sequence.page_ids)
             node = sequence.node
             while node is not None and node.parent is not None:
-                held.add(node.page_id)
+                if node.page_id is not None:
+                    held.add(node.page_id)
                 node = node.parent
         return self._cache.pages.num_pages - len(held) - promised
 
