@@ -42,6 +42,7 @@ class StepPlan:
     has_state: list[bool]
     logits_at: list[int] | None
     image_rows: list[int] | None
+    trail_slots: list[list[int]] | None = None
 
     @classmethod
     def of(cls, batch: ForwardBatch) -> "StepPlan":
@@ -56,6 +57,7 @@ class StepPlan:
             has_state=batch.has_state,
             logits_at=None if batch.logits_at is None else batch.logits_at.tolist(),
             image_rows=None if batch.image_rows is None else batch.image_rows.tolist(),
+            trail_slots=batch.trail_slots,
         )
 
     def batch(self, device: torch.device, features: Callable[[int], Tensor]) -> ForwardBatch:
@@ -75,6 +77,7 @@ class StepPlan:
             state_slots=self.state_slots,
             has_state=self.has_state,
             logits_at=None if self.logits_at is None else ids(self.logits_at),
+            trail_slots=self.trail_slots,
             image_rows=None if self.image_rows is None else ids(self.image_rows),
             image_features=None if self.image_rows is None else features(len(self.image_rows)),
         )

@@ -33,6 +33,9 @@ class ForwardBatch:
     """False: start from zero, whatever the slot holds."""
     logits_at: Tensor | None = None
     """[N] rows of the T tokens whose logits are wanted; None: the last token of each sequence."""
+    trail_slots: list[list[int]] | None = None
+    """For each sequence slots that receive its state before its last token, the one before that, and so on,
+    the latest at the end; fewer than it has tokens. None: for no sequence."""
     image_rows: Tensor | None = None
     """[M] rows of the T tokens that are placeholders of images."""
     image_features: Tensor | None = None
@@ -59,13 +62,20 @@ class ForwardBatch:
                 raise BackendError(f"sequence {b} of the step has no token.")
             if end > self.page_table.shape[1] * PAGE_SIZE:
                 raise BackendError(f"sequence {b} ends at {end}, past its {self.page_table.shape[1]} pages.")
+        trails = self.trail_slots or []
+        if trails and len(trails) != num_sequences:
+            raise BackendError(f"trail_slots is for {len(trails)} sequences, cu_seqlens for {num_sequences}.")
+        for b, trail in enumerate(trails):
+            if len(trail) >= self.cu_seqlens[b + 1] - self.cu_seqlens[b]:
+                raise BackendError(f"sequence {b} has no {len(trail)} states before its last token.")
         rows, features = self.image_rows, self.image_features
         if (rows is None) != (features is None) or (
             rows is not None and features is not None and len(rows) != len(features)
         ):
             raise BackendError("image_rows and image_features do not belong together.")
-        if len(set(self.state_slots)) != num_sequences:
-            raise BackendError(f"state_slots {self.state_slots} gives one slot to two sequences.")
+        slots = [*self.state_slots, *(slot for trail in trails for slot in trail)]
+        if len(set(slots)) != len(slots):
+            raise BackendError(f"state_slots and trail_slots {slots} give one slot to two states.")
 
 
 @dataclass

@@ -55,7 +55,7 @@ class KDA(nn.Module):
         self.o_norm = RMSNorm(self.head_dim, config.rms_norm_eps, wide)
         self.o_proj = Linear(self._width, config.hidden_size, dtype)
         self._kernels = {op: registry.get(op) for op in ("causal_conv", "causal_conv_step", "kda_gate")}
-        self._kernels |= {op: registry.get(op) for op in ("kda_chunk", "kda_step")}
+        self._kernels |= {op: registry.get(op) for op in ("kda_chunk", "kda_short", "kda_step")}
 
     def finish_loading(self) -> None:
         """Derive what is not in the file: the taps of the convolution, time first."""
@@ -86,13 +86,27 @@ class KDA(nn.Module):
     def _piece(
         self, qkv: Tensor, g_log: Tensor, beta: Tensor, span: Span, tails: Tensor, states: Tensor
     ) -> Tensor:
-        """Several tokens of one sequence: the chunkwise form. Returns [T, H, V] wide."""
+        """Several tokens of one sequence. Returns [T, H, V] wide."""
         rows = slice(span.start, span.stop)
+        if span.trail:
+            self._file_tails(qkv[rows], span, tails)
         mixed = self._kernels["causal_conv"](qkv[rows], tails[span.slot], self.taps)
         q, k, v = self._heads_of(mixed)
         state = states[span.slot]
+        if span.is_short:
+            trail = [states[slot] for slot in span.trail]
+            return self._kernels["kda_short"](q, k, v, g_log[rows], beta[rows], state, trail)
         chunk = self._kernels["kda_chunk"]
         return chunk(q, k, v, g_log[rows], beta[rows], state, lower_bound=self.lower_bound)
+
+    @staticmethod
+    def _file_tails(qkv: Tensor, span: Span, tails: Tensor) -> None:
+        """What the convolution last read before each of the last tokens, into the slots of the trail."""
+        inputs = torch.cat((tails[span.slot], qkv))
+        width = tails.shape[1]
+        for back, slot in enumerate(reversed(span.trail), 1):
+            end = inputs.shape[0] - back
+            tails[slot].copy_(inputs[end - width : end])
 
     def _singles(
         self, qkv: Tensor, g_log: Tensor, beta: Tensor, step: Step, tails: Tensor, states: Tensor

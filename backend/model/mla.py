@@ -60,7 +60,7 @@ class MLA(nn.Module):
             (self.heads, self._v_dim),
             q,
             lambda rows: self._singles(q[rows], step.singles, latents),
-            lambda span: self._attend(self._expanded, q[span.start : span.stop], span, latents),
+            lambda span: self._piece(q[span.start : span.stop], span, latents),
         ).flatten(-2)
         if gate:
             o = o * torch.sigmoid(gate[0])
@@ -69,6 +69,9 @@ class MLA(nn.Module):
     def _singles(self, q: Tensor, spans: list[Span], latents: Tensor) -> Tensor:
         outs = [self.attend_absorbed(q[i : i + 1], span, latents) for i, span in enumerate(spans)]
         return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def _piece(self, q: Tensor, span: Span, latents: Tensor) -> Tensor:
+        return self._attend(self._absorbed if span.is_short else self._expanded, q, span, latents)
 
     def attend_absorbed(self, q: Tensor, span: Span, latents: Tensor) -> Tensor:
         """Attention of the last tokens of one sequence over all its rows; q: [T, H, N+R]. Returns [T, H,

@@ -5,6 +5,7 @@ arXiv 2607.24653.
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,8 @@ from k3agent.backend.kernels.dtypes import wide_dtype
 from k3agent.backend.kernels.reference.mxfp4 import GROUP
 from k3agent.backend.model.layers import GatedMLP, Linear, RMSNorm, gated_act, parameter
 from k3agent.backend.parallel.shard import Shard
+
+FEW_TOKENS = 64
 
 
 class Gate(nn.Module):
@@ -92,27 +95,50 @@ class Experts(nn.Module):
         summed wide."""
         if z.shape[0] == 1 and self._is_whole:
             return self._one_token(z, chosen[0].tolist(), weights)
+        tokens, counts, flat_weights = self._by_expert(chosen, weights)
+        total = z.new_zeros(z.shape, dtype=weights.dtype)
+        if z.shape[0] <= FEW_TOKENS and self.pairs:
+            out = self._few_tokens(z.index_select(0, tokens), counts)
+            total.index_add_(0, tokens, out.to(total.dtype) * flat_weights)
+        else:
+            start = 0
+            for e, count in counts:
+                rows = slice(start, start + count)
+                start += count
+                out = self._run(e, z.index_select(0, tokens[rows]))
+                total.index_add_(0, tokens[rows], out.to(total.dtype) * flat_weights[rows])
+        # Ranks sum here, still wide, because the norm that follows acts on the whole sum.
+        return self._comm.all_reduce(total).to(z.dtype)
+
+    def _by_expert(self, chosen: Tensor, weights: Tensor) -> tuple[Tensor, list[tuple[int, int]], Tensor]:
+        """The choices of this rank's experts, sorted by expert: their tokens, [N]; each expert that is wanted
+        and how often; their weights, [N, 1]."""
         num_chosen = chosen.shape[1]
         flat = chosen.flatten()
         if not self._is_whole:
-            # those of other ranks come last in the order, and the loop does not reach them
+            # those of other ranks come last in the order, and are cut off
             flat = flat - self.numbers.start
             flat = torch.where((flat >= 0) & (flat < self._num_experts), flat, self._num_experts)
         order = flat.argsort(stable=True)
-        counts = torch.bincount(flat, minlength=self._num_experts)[: self._num_experts].tolist()
+        counts: list[int] = torch.bincount(flat, minlength=self._num_experts)[: self._num_experts].tolist()
+        order = order[: sum(counts)]
         tokens = order.div(num_chosen, rounding_mode="floor")
-        total = z.new_zeros(z.shape, dtype=weights.dtype)
-        flat_weights = weights.flatten()[order].unsqueeze(-1)
-        start = 0
-        for e, count in enumerate(counts):
-            if count == 0:
-                continue
-            rows = slice(start, start + count)
-            start += count
-            out = self._run(e, z.index_select(0, tokens[rows]))
-            total.index_add_(0, tokens[rows], out.to(total.dtype) * flat_weights[rows])
-        # Ranks sum here, still wide, because the norm that follows acts on the whole sum.
-        return self._comm.all_reduce(total).to(z.dtype)
+        wanted = [(e, count) for e, count in enumerate(counts) if count]
+        return tokens, wanted, weights.flatten()[order].unsqueeze(-1)
+
+    def _few_tokens(self, z: Tensor, counts: list[tuple[int, int]]) -> Tensor:
+        """Rows of z through their experts; with few rows operations cost more than their arithmetic, so the
+        activation is one for all experts."""
+        gate_up = z.new_empty((z.shape[0], 2 * self._inner))
+        out = torch.empty_like(z)
+        stops = list(accumulate(count for _, count in counts))
+        rows = [slice(stop - count, stop) for stop, (_, count) in zip(stops, counts, strict=True)]
+        for (e, _), where in zip(counts, rows, strict=True):
+            torch.mm(z[where], self.pairs[e][0].t(), out=gate_up[where])
+        inner = self._act(gate_up)
+        for (e, _), where in zip(counts, rows, strict=True):
+            torch.mm(inner[where], self.pairs[e][1].t(), out=out[where])
+        return out
 
     def _one_token(self, z: Tensor, experts: list[int], weights: Tensor) -> Tensor:
         outs = torch.cat([self._run(e, z) for e in experts])

@@ -1,8 +1,8 @@
 """What all layers of one step need to know about its batch, worked out once: which rows, pages and slots
 belong together.
 
-Sequences with one token take the recurrent and absorbed paths together; longer pieces take the chunkwise and
-expanded paths one by one.
+Sequences with one token take the recurrent and absorbed paths together; short pieces take them one by one,
+longer ones the chunkwise and expanded paths.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.model.inputs import ForwardBatch
+
+SHORT = 16
 
 
 @dataclass
@@ -27,6 +29,13 @@ class Span:
     has_state: bool
     pages: Tensor | slice
     """Where its latents are: a slice when the pages follow each other, so that reading copies nothing."""
+    trail: list[int]
+    """Slots for the states before its last tokens."""
+
+    @property
+    def is_short(self) -> bool:
+        """So few tokens that they are better taken one after another; always with a trail."""
+        return self.stop - self.start <= SHORT or bool(self.trail)
 
     @property
     def end_position(self) -> int:
@@ -69,7 +78,8 @@ class Step:
         pages: Tensor | slice = batch.page_table[b, :num_pages]
         if page_list[:num_pages] == list(range(first, first + num_pages)):
             pages = slice(first, first + num_pages)
-        return Span(start, stop, context_len, batch.state_slots[b], batch.has_state[b], pages)
+        trail = batch.trail_slots[b] if batch.trail_slots else []
+        return Span(start, stop, context_len, batch.state_slots[b], batch.has_state[b], pages, trail)
 
     def spread(
         self,

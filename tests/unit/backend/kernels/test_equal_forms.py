@@ -7,6 +7,7 @@ from torch import Tensor
 
 from k3agent.backend.kernels.reference.causal_conv import causal_conv, causal_conv_step
 from k3agent.backend.kernels.reference.kda_chunk import CHUNK, kda_chunk
+from k3agent.backend.kernels.reference.kda_short import kda_short
 from k3agent.backend.kernels.reference.kda_step import kda_recurrent
 from k3agent.backend.kernels.reference.mla import mla_absorbed, mla_expanded
 
@@ -43,6 +44,24 @@ def test_chunks_equal_the_recurrence(gate: str, num_tokens: int) -> None:
     found = kda_chunk(*tensors, state, lower_bound=GATES[gate][0])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
     torch.testing.assert_close(state, expected_state, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("num_tokens", [1, 2, 7])
+def test_short_pieces_equal_the_recurrence_and_leave_a_trail(gate: str, num_tokens: int) -> None:
+    tensors, start = inputs(num_tokens, gate, torch.float64)
+    expected_state = start.clone()
+    expected = kda_recurrent(*tensors, expected_state)
+    for num_trail in range(num_tokens):
+        state = start.clone()
+        trail = [torch.full_like(start, torch.nan) for _ in range(num_trail)]
+        found = kda_short(*tensors, state, trail)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+        torch.testing.assert_close(state, expected_state, rtol=0, atol=1e-11)
+        for back, filed in enumerate(reversed(trail), 1):
+            before = start.clone()
+            kda_recurrent(*(x[: num_tokens - back] for x in tensors), before)
+            torch.testing.assert_close(filed, before, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("gate", GATES)
