@@ -39,6 +39,7 @@ MODULES = (
     "beyond",
     "questions",
     "doubt",
+    "moving",
 )
 for _module in MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")
