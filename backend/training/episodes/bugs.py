@@ -243,3 +243,38 @@ def _test_for(ctx: Setting, module: Module, func: Func, style: Style, tests: str
     if path in ctx.facts.files:
         path = f"{tests}test_{func.name}_more.py"
     return path, text
+
+
+def draw_several(ctx: Setting) -> list[Broken] | None:
+    """Two or three functions of one new module, each with a bug of its own, all under test."""
+    rng = ctx.rng
+    module, _, style, extra, tests = _fresh_module(ctx)
+    while len(module.functions) < 2 or (len(module.functions) < 3 and rng.random() < 0.4):
+        module.functions.append(fresh_function(ctx))
+    if len({func.name for func in module.functions}) < len(module.functions):
+        return None
+    text = module.text(style)
+    chosen = rng.sample(module.functions, rng.choice((2, 2, 3)) if len(module.functions) > 2 else 2)
+    rows = text.split("\n")
+    marks: list[tuple[Func, Bug, int, str, str]] = []
+    for func in chosen:
+        place, bug = _locate(text, style, func), find_bug(func, rng)
+        if place is None or bug is None or bug.is_syntax:
+            return None
+        broken = style.dress(with_bug(func, bug).source(style.doc_quote))
+        changed = [index for index, (one, two) in enumerate(zip(place[1], broken, strict=True)) if one != two]
+        if len(changed) != 1:
+            return None
+        line = place[0] + changed[0]
+        marks.append((func, bug, line, broken[changed[0]], place[1][changed[0]]))
+        rows[line - 1] = broken[changed[0]]
+    kind = rng.choice(("pytest", "pytest", "unittest"))
+    test_path = f"{tests}test_{module.stem}.py"
+    if test_path in ctx.facts.files or test_path == module.path:
+        return None
+    test_text, _ = test_file(rng, ctx.words, style, module, chosen, module.dotted, kind)
+    bad = "\n".join(rows)
+    return [
+        Broken(func, bug, module.path, text, bad, line, wrong, right, test_path, test_text, extra)
+        for func, bug, line, wrong, right in marks
+    ]

@@ -20,6 +20,12 @@ DENIED = (
     "permission denied: it would run a command, and nobody can be asked here."
     " Do without it, or say what is needed."
 )
+DENIED_EDITS = (
+    "permission denied: it would write {path}, and nobody can be asked here."
+    " Do without it, or say what is needed.",
+    "permission denied: plan mode changes nothing, and it would write {path}."
+    " Do without it, or say what is needed.",
+)
 MODULES = (
     "look",
     "read",
@@ -40,6 +46,7 @@ MODULES = (
     "questions",
     "doubt",
     "moving",
+    "mending",
 )
 for _module in MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")

@@ -3,11 +3,12 @@ what its checkers accept.
 """
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes import checks, goals
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.outputs import Look
 from k3agent.backend.training.episodes.project import Project, draw_project
@@ -101,6 +102,8 @@ class Player:
                 machine.python = "python3"
             elif kind < 0.16:
                 machine.shell_denied = goals.DENIED
+            elif kind < 0.18:
+                machine.edits_denied = rng.choice(goals.DENIED_EDITS)
         return machine
 
     def session(self, project: Project, words: Words, stage: int) -> Episode | None:
@@ -145,8 +148,9 @@ class Player:
         )
         think, answer = played(plan, session)
         session.answer(answer, think)
-        verdict = plan.check(Outcome(before, workspace.snapshot(), answer))
-        if verdict is None:
+        outcome = Outcome(before, workspace.snapshot(), answer)
+        verdict = plan.check(outcome)
+        if verdict is None or self.honestly_stopped(outcome):
             self.accepted[plan.goal] += 1
             return True
         self.rejected[plan.goal] += 1
@@ -155,6 +159,13 @@ class Player:
                 (plan.goal, f"{verdict} | {plan.slots} | {session.messages[-1]['content'][:200]!r}")
             )
         return False
+
+    def honestly_stopped(self, outcome: Outcome) -> bool:
+        """Whether this computer made the task impossible, nothing changed, and the answer says so."""
+        machine = self.box.machine
+        hindered = machine.shell_denied or machine.edits_denied or not machine.has_pytest
+        said = re.search(r"\b(may not|could not) ", outcome.answer)
+        return bool(hindered and said) and checks.unchanged(outcome) is None
 
     def draw(
         self, project: Project, words: Words, stage: int, after: Plan | None, session: Session

@@ -63,6 +63,7 @@ class Machine:
     python: str = "python"
     has_pytest: bool = True
     shell_denied: str = ""
+    edits_denied: str = ""
     shown_root: str = ""
     look: Look | None = None
 
@@ -106,6 +107,8 @@ class Toolbox:
     def call(self, name: str, args: dict[str, Any]) -> Result:
         """Run one call."""
         try:
+            if self.machine.edits_denied and name in ("write", "edit"):
+                raise ToolError(self.machine.edits_denied.format(path=args["path"]))
             if name in REAL:
                 return Result(self._real(name, args))
             return Result(self._shell(str(args["command"])))

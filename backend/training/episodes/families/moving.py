@@ -324,6 +324,31 @@ def module_import(line: str, old: str, new: str) -> str:
     return line.replace(plain, whole, 1) if line.strip() == plain else line
 
 
+def _play_module(session: Session, shown: str, named: str) -> tuple[str, str]:
+    """Move the file, adapt who imports it, run the tests."""
+    where = named.rstrip("/")
+    goal_path = f"{where}/{base_name(shown)}"
+    source = find_both(session, shown, goal_path, f"Move {shown} to the folder {where}. Find it.")
+    was, now = dotted(source), dotted(f"{where}/{base_name(source)}")
+    word = was.rpartition(".")[2]
+    users = hits(
+        session.call(
+            "grep", f"Who imports {word}?", pattern=rf"^\s*(import|from) .*\b{esc(word)}\b", glob="*.py"
+        )
+    )
+    command = f"mkdir -p {shlex.quote(where)} && mv {shlex.quote(source)} {shlex.quote(where)}/"
+    think = f"{len(users)} lines import it. Move the file first."
+    run_shell(session, think, command, f"move `{source}`")
+    for hit in users:
+        line = hit.text.strip()
+        fresh = module_import(line, was, now)
+        if fresh != line:
+            change_line(session, hit.path, hit.line, line, fresh, f"{hit.at}: {was} is now {now}.")
+    changed = list(dict.fromkeys(hit.path for hit in users))
+    tail = f" Imports adapted in {quoted(changed)}." if changed else " Nobody imports it."
+    return "Report it.", f"Moved `{source}` to `{where}/{base_name(source)}`.{tail} {tested(session)}"
+
+
 @goal("move_module", "replace", 1.3, level=1)
 def move_module(ctx: Setting) -> Plan | None:
     """Move a Python file to another folder and adapt its importers."""
@@ -360,33 +385,17 @@ def move_module(ctx: Setting) -> Plan | None:
         return None
     shown, named = ctx.path(path), rng.choice((folder, f"{folder}/"))
 
-    def play(session: Session) -> tuple[str, str]:
-        where = named.rstrip("/")
-        goal_path = f"{where}/{base_name(shown)}"
-        source = find_both(session, shown, goal_path, f"Move {shown} to the folder {where}. Find it.")
-        was, now = dotted(source), dotted(f"{where}/{base_name(source)}")
-        word = was.rpartition(".")[2]
-        users = hits(
-            session.call(
-                "grep", f"Who imports {word}?", pattern=rf"^\s*(import|from) .*\b{esc(word)}\b", glob="*.py"
-            )
-        )
-        command = f"mkdir -p {shlex.quote(where)} && mv {shlex.quote(source)} {shlex.quote(where)}/"
-        think = f"{len(users)} lines import it. Move the file first."
-        run_shell(session, think, command, f"move `{source}`")
-        for hit in users:
-            line = hit.text.strip()
-            fresh = module_import(line, was, now)
-            if fresh != line:
-                change_line(session, hit.path, hit.line, line, fresh, f"{hit.at}: {was} is now {now}.")
-        changed = list(dict.fromkeys(hit.path for hit in users))
-        tail = f" Imports adapted in {quoted(changed)}." if changed else " Nobody imports it."
-        return "Report it.", f"Moved `{source}` to `{where}/{base_name(source)}`.{tail} {tested(session)}"
-
     def check(outcome: Outcome) -> str | None:
         if "may not run" in outcome.answer:
             return checks.unchanged(outcome)
         return checks.writes(expected)(outcome)
 
     name = rng.choice(("move_module", "move_module", "move_file"))
-    return Plan(name, "replace", {"path": shown, "dir": named}, play, check, ("file", target))
+    return Plan(
+        name,
+        "replace",
+        {"path": shown, "dir": named},
+        lambda session: _play_module(session, shown, named),
+        check,
+        ("file", target),
+    )

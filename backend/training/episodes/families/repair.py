@@ -3,7 +3,7 @@
 import re
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class
+from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class, draw_several
 from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.policy import Hit, View, one_definition, open_file, several
 from k3agent.backend.training.episodes.registry import Setting, goal
@@ -81,7 +81,7 @@ def view_function(session: Session, failure: Failure) -> tuple[str, View]:
     name, hit = function_of(session, failure)
     what = failure.error or "it failed"
     if hit is not None and hit.path.startswith("/"):
-        if name == "<module>":
+        if name.startswith("<"):
             base = hit.path.rsplit("/", 1)[-1]
             rows = names_in(
                 session.call(
@@ -122,10 +122,12 @@ def mend(session: Session, view: View, broken: Broken, why: str) -> None:
     else:
         think = f"{why} Line {broken.line} has {wrong.strip()}. It must be {right.strip()}."
         old, new = wrong.strip(), right.strip()
-    if session.rng.random() < 0.06 and not broken.bug.is_syntax:
+    if session.rng.random() < 0.06 and not broken.bug.is_syntax and not session.box.machine.edits_denied:
         _wrong_turn(session, view, broken, why)
         old = session.edits[-1][2]
-        think = f"It still fails. Line {broken.line} has {old}. It must be {new}."
+        start = max(1, broken.line - 6)
+        open_file(session, view.path, "That did not help. Read it again.", offset=start, limit=12)
+        think = f"Another cause then. Line {broken.line} has {old}. It must be {new}."
     result = session.call("edit", think, path=view.path, old=old, new=new, line=broken.line)
     if result.is_error:
         raise Report(
@@ -175,27 +177,27 @@ def play_fix(session: Session, all_broken: list[Broken], task: str, target: str 
     if run.ok:
         raise Report("Nothing fails.", f"All tests pass: {run.summary}. There was nothing to fix.")
     done: list[str] = []
+    mended: list[Broken] = []
     for _ in range(len(all_broken) + 1):
         if run.ok:
             break
         if not run.failures:
             raise Report("I cannot read that.", f"The tests do not run: {run.summary}. Nothing was changed.")
         failure = run.failures[0]
-        _, view = view_function(session, failure)
-        broken = next(
-            (
-                item
-                for item in all_broken
-                if item.path == view.path and any(n == item.line for n, _ in view.lines)
-            ),
-            None,
-        )
+        name, view = view_function(session, failure)
+        seen = [
+            item
+            for item in all_broken
+            if item.path == view.path and item not in mended and any(n == item.line for n, _ in view.lines)
+        ]
+        broken = next((item for item in seen if item.func.name == name), seen[0] if seen else None)
         if broken is None:
             raise Report(
                 "I see no bug there.",
                 f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{view.path}`.",
             )
         mend(session, view, broken, reason(failure))
+        mended.append(broken)
         done.append(
             f"`{broken.wrong.strip()}` became `{broken.right.strip()}` in `{view.path}` (line {broken.line})"
         )
@@ -238,7 +240,9 @@ def _merge(all_broken: list[Broken]) -> dict[str, str]:
 
 
 def draw_bugs(ctx: Setting) -> list[Broken] | None:
-    """One bug, now and then two in different files."""
+    """One bug, now and then two or three, in one file or in different ones."""
+    if ctx.rng.random() < 0.12 and (several_bugs := draw_several(ctx)):
+        return several_bugs
     first = draw_broken_class(ctx) if ctx.rng.random() < 0.22 else draw_broken(ctx)
     if first is None:
         return None
