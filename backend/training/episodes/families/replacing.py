@@ -2,9 +2,17 @@
 
 import re
 
-from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes import checks, literals
 from k3agent.backend.training.episodes.families.names import by_path
-from k3agent.backend.training.episodes.policy import Hit, esc, hits, quoted, search_file, several
+from k3agent.backend.training.episodes.policy import (
+    Hit,
+    change_line,
+    esc,
+    hits,
+    quoted,
+    search_file,
+    several,
+)
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 
@@ -74,26 +82,36 @@ def _part(ctx: Setting, path: str) -> str | None:
     if rng.random() < 0.25 and len(line) <= SHORT:
         return line
     tokens = re.findall(r"[\w.@/:+-]+|[^\w\s]", line)
+    odd = re.findall(r"[^\s,;]*[\d$/*@\\—][^\s,;]*[^\s,;.:]", line)
+    if odd and rng.random() < 0.35:
+        text = rng.choice(odd)
+        return text if 2 < len(text) <= SHORT and "`" not in text else None
     words = [match for match in re.finditer(r"[A-Za-z][\w'-]+", line)]
-    if rng.random() < 0.6 and words:
+    if rng.random() < 0.7 and words:
         first = rng.randrange(len(words))
         last = min(len(words) - 1, first + rng.choice((0, 0, 1, 2)))
         text = line[words[first].start() : words[last].end()]
     else:
         text = rng.choice(tokens) if tokens else line
-    return text if 2 < len(text) <= SHORT and "`" not in text and '"' not in text else None
+    return text if 2 < len(text) <= SHORT and "`" not in text and (text.count('"') < 2) else None
 
 
 def _inside_word(ctx: Setting, path: str, text: str) -> bool:
     body = ctx.facts.files[path]
-    return bool(re.search(rf"\w{re.escape(text)}|{re.escape(text)}\w", body))
+    before = r"\w" if text[0].isalnum() or text[0] == "_" else r"(?!)"
+    after = r"[\w.]*\w" if text[-1].isalnum() or text[-1] == "_" else r"(?!)"
+    return bool(re.search(rf"{before}{re.escape(text)}|{re.escape(text)}{after}", body))
 
 
 def _new_text(ctx: Setting, old: str) -> str:
     rng, words = ctx.rng, ctx.words
     for _ in range(20):
-        if re.fullmatch(r"-?[\d.]+", old):
+        if re.fullmatch(r"-?\d+", old):
             new = str(rng.randint(1, 999))
+        elif re.search(r"\d[.:/-]\d|/|@", old) and '"' not in old:
+            new = literals.like_text(rng, words, old)
+        elif rng.random() < 0.12:
+            new = literals.odd_text(rng, words)
         elif old.count(" ") > 1:
             new = rng.choice((words.phrase(), " ".join([*old.split()[:-1], words.noun()])))
         else:
@@ -107,6 +125,11 @@ def _new_text(ctx: Setting, old: str) -> str:
     return "other"
 
 
+def breaks(path: str, before: str, after: str) -> bool:
+    """Whether a Python file stops parsing: few people ask for that, and the tools warn of it."""
+    return path.endswith(".py") and not checks.compiles(after) and checks.compiles(before)
+
+
 @goal("replace_text", "replace", 2.5)
 def replace_text(ctx: Setting) -> Plan | None:
     """Replace OLD with NEW in PATH."""
@@ -117,7 +140,10 @@ def replace_text(ctx: Setting) -> Plan | None:
     if old is None or _inside_word(ctx, path, old) or ctx.facts.files[path].count(old) > 8:
         return None
     new, shown = _new_text(ctx, old), ctx.path(path)
-    check = checks.writes({path: ctx.facts.files[path].replace(old, new)})
+    text = ctx.facts.files[path]
+    if breaks(path, text, text.replace(old, new)):
+        return None
+    check = checks.writes({path: text.replace(old, new)})
     slots = {"old": old, "new": new, "path": shown}
     return Plan(
         "replace_text", "replace", slots, lambda s: play_replace(s, old, new, shown), check, ("file", path)
@@ -139,7 +165,10 @@ def replace_text_all(ctx: Setting) -> Plan | None:
     ):
         return None
     new = _new_text(ctx, old)
-    check = checks.writes({other: ctx.facts.files[other].replace(old, new) for other in places})
+    after = {other: ctx.facts.files[other].replace(old, new) for other in places}
+    if any(breaks(other, ctx.facts.files[other], text) for other, text in after.items()):
+        return None
+    check = checks.writes(dict(after))
     return Plan(
         "replace_text_all",
         "replace",
@@ -147,3 +176,94 @@ def replace_text_all(ctx: Setting) -> Plan | None:
         lambda s: play_replace_all(s, old, new),
         check,
     )
+
+
+def replace_nth(line: str, old: str, new: str, last: bool) -> str:
+    """The line with the first or the last of the texts replaced."""
+    at = line.rindex(old) if last else line.index(old)
+    return line[:at] + new + line[at + len(old) :]
+
+
+@goal("replace_first", "replace", 1.0)
+def replace_first(ctx: Setting) -> Plan | None:
+    """Replace only the first (last) OLD with NEW in PATH."""
+    path = ctx.choose([path for path, text in ctx.facts.files.items() if text.strip() and "\r" not in text])
+    if not isinstance(path, str):
+        return None
+    text = ctx.facts.files[path]
+    for _ in range(6):
+        old = _part(ctx, path)
+        if old is not None and 2 <= text.count(old) <= 8 and not _inside_word(ctx, path, old):
+            break
+    else:
+        return None
+    new, shown = _new_text(ctx, old), ctx.path(path)
+    which = ctx.rng.choice(("first", "first", "last"))
+
+    def play(session: Session) -> tuple[str, str]:
+        think = f'Replace only the {which} "{old}" with "{new}" in {shown}. Find them.'
+        real, found = search_file(session, shown, esc(old), think)
+        if not found:
+            raise Report(
+                f'{real} has no "{old}".', f'"{old}" does not occur in `{real}`. Nothing was changed.'
+            )
+        hit = found[-1 if which == "last" else 0]
+        line = hit.text.strip()
+        fresh = replace_nth(line, old, new, which == "last")
+        change_line(session, real, hit.line, line, fresh, f"The {which} one is in line {hit.line}: {line}.")
+        return (
+            "The diff is right.",
+            f'Replaced the {which} "{old}" with "{new}" in `{real}`, line {hit.line}.',
+        )
+
+    after = replace_nth(text, old, new, which == "last")
+    if breaks(path, text, after):
+        return None
+    check = checks.writes({path: after})
+    slots = {"which": which, "old": old, "new": new, "path": shown}
+    return Plan("replace_first", "replace", slots, play, check, ("file", path))
+
+
+MESSAGE = re.compile(
+    r"(?:print|echo|log|Error|error|info|warning|Exception|msg|message|title|label|return)\b[ (=:]*f?([\"'])"
+    r"((?:(?!\1)[^\\{}`])+ (?:(?!\1)[^\\{}`])+)\1"
+)
+
+
+@goal("change_message", "replace", 1.4)
+def change_message(ctx: Setting) -> Plan | None:
+    """The message OLD should be NEW; no file is named."""
+    rng = ctx.rng
+    pool = [
+        (path, match[2])
+        for path, text in ctx.facts.files.items()
+        for match in MESSAGE.finditer(text)
+        if len(match[2]) < 70 and "\n" not in match[2] and '"' not in match[2]
+    ]
+    pool = [(path, old) for path, old in pool if len(ctx.facts.with_text(old)) == 1]
+    if not pool:
+        return None
+    path, old = rng.choice(pool)
+    words = old.split()
+    if rng.random() < 0.5 and len(words) > 2:
+        at = rng.randrange(len(words))
+        fresh = rng.choice((ctx.words.noun(), ctx.words.adjective(), ctx.words.verb()))
+        words[at] = fresh.capitalize() if words[at][:1].isupper() else fresh
+        new = " ".join(words)
+    else:
+        new = rng.choice((ctx.words.phrase(), ctx.words.phrase().capitalize() + ".", ctx.words.title()))
+    text = ctx.facts.files[path]
+    if new == old or {"'", '"'} & set(new) or text.count(old) != 1:
+        return None
+
+    def play(session: Session) -> tuple[str, str]:
+        found = hits(session.call("grep", f'The message "{old}" becomes "{new}". Find it.', pattern=esc(old)))
+        if not found:
+            raise Report("No such message.", f'"{old}" occurs nowhere in this project. Nothing was changed.')
+        for name, rows in by_path(found).items():
+            replace_in(session, name, rows, old, new)
+        places = quoted([hit.at for hit in found])
+        return "The diff is right.", f'The message says "{new}" now ({places}); it was "{old}".'
+
+    check = checks.writes({path: text.replace(old, new)})
+    return Plan("change_message", "replace", {"old": old, "new": new}, play, check, ("file", path))
