@@ -14,6 +14,9 @@ from k3agent.errors import ConfigError
 NAME = "AGENTS.md"
 MAX_FILE_BYTES = 64 * 1024
 MAX_OVERHEAD = 0.3
+# A small window is mostly taken by the system prompt and the tools, and half of it still serves short tasks.
+SMALL_WINDOW = 16_384
+MAX_OVERHEAD_SMALL = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,8 @@ def check_overhead(fixed_tokens: int, context_window: int, files: list[Instructi
 
     Raises ConfigError that names the biggest file. `fixed_tokens`: system prompt and tools.
     """
-    if fixed_tokens <= context_window * MAX_OVERHEAD:
+    share = MAX_OVERHEAD_SMALL if context_window <= SMALL_WINDOW else MAX_OVERHEAD
+    if fixed_tokens <= context_window * share:
         return
     advice = "use a model with a larger context window"
     if files:
@@ -82,5 +86,5 @@ def check_overhead(fixed_tokens: int, context_window: int, files: list[Instructi
         advice = f"shorten {biggest.path} ({biggest.size_bytes} bytes, the biggest instruction file)"
     raise ConfigError(
         f"system prompt, tools and instructions take about {fixed_tokens} tokens,"
-        f" more than {MAX_OVERHEAD:.0%} of the model's window of {context_window}: {advice}"
+        f" more than {share:.0%} of the model's window of {context_window}: {advice}"
     )

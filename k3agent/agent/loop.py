@@ -25,12 +25,19 @@ from k3agent.store.records import CallRow
 from k3agent.types import Finish, Message, Origin, Role
 
 MAX_CONTINUES = 2
+MIN_LOST_TOKENS = 64
 UNFINISHED = "UNFINISHED"
 CUT_CALLS = (
     "the answer was cut off at the output limit in the middle of its calls; none of them was run."
     " Make smaller calls."
 )
-CUT_TEXT = "Your answer was cut off at the output limit. Go on from where it stopped."
+CUT = "Your answer was cut off at the output limit"
+CUT_TEXT = f"{CUT}. Go on from where it stopped. If that was inside a call, make it again with less in it."
+# Some servers throw away a call that is not complete: what came is next to nothing, at the price of the limit.
+CUT_CALL = (
+    f"{CUT} before it was complete, so nothing of it was run. If you were making a call, make it again with"
+    " less in it, for example a long file in several parts; think no longer than needed."
+)
 CLOSING = (
     "{detail}. This is your last answer in this run; tools are no longer run. Report in a few"
     " sentences what is done."
@@ -160,7 +167,7 @@ class TurnLoop:
         if message.calls:
             return await self._run_calls(message, settled)
         if message.finish is Finish.LENGTH:
-            return self._continue_text()
+            return self._continue_text(message)
         if self._closing is not None and (self._is_stopped or message.text.lstrip().startswith(UNFINISHED)):
             return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
         if parts.repetition.was_blocked():
@@ -197,14 +204,17 @@ class TurnLoop:
         )
         return None
 
-    def _continue_text(self) -> TurnEnd | None:
+    def _continue_text(self, message: Message) -> TurnEnd | None:
         parts = self._parts
         if self._closing is not None:
             return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
-        said = self._num_harness(CUT_TEXT)
+        said = self._num_harness(CUT)
         if parts.profile is Profile.COMPACT or said >= MAX_CONTINUES:
-            return TurnEnd(outcome=TurnOutcome.EXECUTION, detail="the answer was cut off at the output limit")
-        parts.transcript.add(parts.transcript.harness(CUT_TEXT))
+            return TurnEnd(
+                outcome=TurnOutcome.EXECUTION,
+                detail="the answer was cut off at the output limit; --max-output-tokens raises it",
+            )
+        parts.transcript.add(parts.transcript.harness(CUT_CALL if _has_lost_a_call(message) else CUT_TEXT))
         return None
 
     def _num_harness(self, head: str) -> int:
@@ -248,3 +258,13 @@ class TurnLoop:
         # What the check said is new: looking at the same things again is no circle.
         parts.repetition.restart()
         return None
+
+
+def _has_lost_a_call(message: Message) -> bool:
+    """Whether an answer that was cut off is missing more than its end: no text, or far less than was made."""
+    if not message.text.strip():
+        return True
+    made = message.usage.output_tokens if message.usage is not None else 0
+    reasoning = message.reasoning.text if message.reasoning is not None else ""
+    # A token of text is seldom shorter than one character.
+    return made > max(MIN_LOST_TOKENS, len(message.text) + len(reasoning))

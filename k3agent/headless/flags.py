@@ -67,6 +67,7 @@ def _add_backend_and_limits(parser: Parser) -> None:
     add("--sandbox", choices=SANDBOXES, help="strict fails (44) where no sandbox works (default: auto)")
     add("--max-turns", type=positive_int, metavar="N", help="at most N model calls")
     add("--max-tokens", type=positive_int, metavar="N", help="at most N tokens, input and output")
+    add("--max-output-tokens", type=positive_int, metavar="N", help="at most N tokens in one answer")
     add("--max-budget-usd", type=positive_float, metavar="X", help="at most X US dollars")
     add("--max-time", type=positive_float, metavar="S", help="at most S seconds")
     add(
@@ -167,6 +168,7 @@ def _settings(args: Namespace, environ: dict[str, str], cwd: Path) -> Settings:
         "provider": args.provider,
         "base_url": args.base_url,
         "effort": args.effort,
+        "max_output_tokens": args.max_output_tokens,
         "permission_mode": args.permission_mode,
         "sandbox": args.sandbox,
         "append_system_prompt": args.append_system_prompt,

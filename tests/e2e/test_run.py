@@ -272,6 +272,13 @@ def test_nobody_listening_on_this_computer_ends_at_once(bench: Bench) -> None:
     assert "attempt" not in ran.err
 
 
+def test_a_server_with_8k_and_a_limit_for_one_answer(bench: Bench) -> None:
+    models = [{"id": "small", "context_length": 8192}]
+    with served(bench, task(), models=models) as server:
+        check_done(bench, bench.stream("Change two to TWO.", "--max-output-tokens", "700"))
+    assert {request.json["max_completion_tokens"] for request in server.requests} == {700}
+
+
 def test_check_decides(bench: Bench) -> None:
     steps = [Step(text="done"), Step(calls=(EDIT,)), Step(text=ANSWER)]
     with served(bench, steps):

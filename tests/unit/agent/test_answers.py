@@ -25,6 +25,7 @@ from k3agent.providers.scripted import Fault, Step
 from k3agent.types import (
     CallDelta,
     Finish,
+    Origin,
     ReasoningDelta,
     RetryDelta,
     TextDelta,
@@ -182,4 +183,32 @@ async def test_split_surrogates_become_one_character(tmp_path: Path) -> None:
     run = await start(tmp_path, [[TextDelta(text="a\ud83d"), TextDelta(text="\ude00b \ud800"), finished()]])
     await run.session.submit("go")
     assert run.last.text == "a\U0001f600b \ufffd"
+    await run.session.aclose()
+
+
+@pytest.mark.parametrize(
+    ("deltas", "tokens", "is_lost"),
+    [
+        ([ReasoningDelta(text="I write the file.")], 10, True),
+        ([TextDelta(text="I write the file now.")], 2048, True),
+        ([TextDelta(text="and so on " * 300)], 600, False),
+    ],
+)
+async def test_a_call_that_the_server_threw_away_at_the_limit_is_told(
+    tmp_path: Path, deltas: list[Any], tokens: int, is_lost: bool
+) -> None:
+    run = await start(tmp_path, [[*deltas, finished(Finish.LENGTH, tokens)], DONE])
+    assert (await run.session.submit("go")).outcome is TurnOutcome.SUCCESS
+    said = run.client.requests[-1].messages[-1]
+    assert said.origin is Origin.HARNESS and "cut off at the output limit" in said.text
+    assert ("nothing of it was run" in said.text) == is_lost
+    assert ("Go on from where it stopped" in said.text) != is_lost
+    await run.session.aclose()
+
+
+async def test_an_answer_that_is_cut_off_again_and_again_names_the_flag(tmp_path: Path) -> None:
+    cut = [ReasoningDelta(text="hm"), finished(Finish.LENGTH, 2048)]
+    run = await start(tmp_path, [cut, cut, cut])
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.EXECUTION and "--max-output-tokens" in end.detail
     await run.session.aclose()

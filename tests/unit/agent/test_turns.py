@@ -158,6 +158,20 @@ async def test_instructions_that_fill_the_window_stop_the_start_and_are_named(tm
         await start(tmp_path, [DONE], info=small)
 
 
+async def test_a_window_of_8k_is_enough_for_a_short_task(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "a.txt").write_text("one\n" * 2000)
+    small = dataclasses.replace(FULL, context_window=8192)
+    answers = [step(call("read", path="a.txt")), step(call("write", path="b.txt", content="x")), DONE]
+    run = await start(tmp_path, answers, info=small)
+    assert (await run.session.submit("go")).outcome is TurnOutcome.SUCCESS
+    limits = [request.max_output_tokens or 0 for request in run.client.requests]
+    assert limits[0] > 3000 and limits[-1] >= 1024
+    await run.session.aclose()
+    with pytest.raises(ConfigError, match="50% of the model's window of 4096"):
+        await start(tmp_path, [DONE], info=dataclasses.replace(FULL, context_window=4096))
+
+
 async def test_a_second_session_object_on_one_session_is_refused(tmp_path: Path) -> None:
     run = await start(tmp_path, [DONE])
     with pytest.raises(StoreError, match="in use"):
