@@ -33,7 +33,7 @@ CUT_CALLS = (
 )
 CUT = "Your answer was cut off at the output limit"
 CUT_TEXT = f"{CUT}. Go on from where it stopped. If that was inside a call, make it again with less in it."
-# Some servers throw away a call that is not complete: what came is next to nothing, at the price of the limit.
+# Some servers throw away a call that is not complete: next to nothing came, at the price of the limit.
 CUT_CALL = (
     f"{CUT} before it was complete, so nothing of it was run. If you were making a call, make it again with"
     " less in it, for example a long file in several parts; think no longer than needed."

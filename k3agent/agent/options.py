@@ -51,15 +51,18 @@ class SessionOptions:
 
 @dataclass(slots=True, kw_only=True)
 class Receipt:
-    """What this run has done so far; grows while a turn runs. `num_turns` counts model calls, those thrown
-    away included. `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the
-    last round; `last_command`: {command, exit_code} of the shell command that ended last;
-    `files_note`: why it cannot be told what commands changed, or ''.
+    """What this run has done so far; grows while a turn runs.
+
+    `num_turns` counts model calls, those thrown away included; `num_unmeasured` those among them whose usage
+    the endpoint did not get to say. `files_note`: why it cannot be told what commands changed, or ''.
+    `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the last round;
+    `last_command`: {command, exit_code} of the shell command that ended last.
     """
 
     usage: Usage = field(default_factory=Usage)
     cost_usd: float = 0.0
     num_turns: int = 0
+    num_unmeasured: int = 0
     duration_api_s: float = 0.0
     files_changed: list[str] = field(default_factory=list)
     files_note: str = ""

@@ -262,6 +262,7 @@ class Stepper:
     ) -> RequestRow:
         seconds = time.monotonic() - attempt.clock
         self._receipt.duration_api_s += seconds
+        self._receipt.num_unmeasured += usage is None
         return RequestRow(
             turn=attempt.turn,
             outcome=outcome,
@@ -269,8 +270,8 @@ class Stepper:
             duration_s=seconds,
             message_id=message_id,
             model=attempt.model,
-            usage=usage or Usage(),
-            cost_usd=self._client.info.prices.cost_usd(usage or Usage()),
+            usage=usage,
+            cost_usd=None if usage is None else self._client.info.prices.cost_usd(usage),
         )
 
     def _message(self, parts: tuple[Part, ...], finish: Finish, usage: Usage | None, model: str) -> Message:

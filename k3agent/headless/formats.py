@@ -84,6 +84,7 @@ class End:
             "structured_output": self.structured_output,
             "session_id": self.session_id,
             "num_turns": receipt.num_turns,
+            "num_turns_without_usage": receipt.num_unmeasured,
             "duration_ms": round(self.duration_s * 1000),
             "duration_api_ms": round(receipt.duration_api_s * 1000),
             "total_cost_usd": round(receipt.cost_usd, 8),

@@ -131,7 +131,6 @@ class Journal:
             self._insert_request(db, session_id, request)
 
     def _insert_request(self, db: sqlite3.Connection, session_id: SessionId, request: RequestRow) -> None:
-        usage = request.usage
         db.execute(
             "INSERT INTO requests (session_id, turn, message_id, outcome, model, input_tokens, cached_tokens,"
             " output_tokens, reasoning_tokens, cost_usd, started_at, duration_s) VALUES"
@@ -142,10 +141,7 @@ class Journal:
                 request.message_id,
                 request.outcome,
                 request.model,
-                usage.input_tokens,
-                usage.cached_tokens,
-                usage.output_tokens,
-                usage.reasoning_tokens,
+                *_tokens(request.usage),
                 request.cost_usd,
                 request.started_at.isoformat(),
                 request.duration_s,
@@ -166,9 +162,7 @@ class Journal:
                 duration_s=row[3],
                 message_id=row[4],
                 model=row[5],
-                usage=Usage(
-                    input_tokens=row[6], cached_tokens=row[7], output_tokens=row[8], reasoning_tokens=row[9]
-                ),
+                usage=_usage(*row[6:10]),
                 cost_usd=row[10],
             )
             for row in rows
@@ -228,3 +222,20 @@ def stored_time(text: Any) -> datetime:
 
 def _result(text: str) -> ToolResult:
     return codec.result_from_dict(json.loads(text))
+
+
+def _tokens(usage: Usage | None) -> tuple[int | None, ...]:
+    if usage is None:
+        return None, None, None, None
+    return usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens
+
+
+def _usage(given: int | None, cached: int | None, made: int | None, reasoning: int | None) -> Usage | None:
+    if given is None and made is None:
+        return None
+    return Usage(
+        input_tokens=given or 0,
+        cached_tokens=cached or 0,
+        output_tokens=made or 0,
+        reasoning_tokens=reasoning or 0,
+    )

@@ -44,10 +44,8 @@ CREATE TABLE turns (
 CREATE TABLE requests (
   id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, turn INTEGER NOT NULL, message_id TEXT,
   outcome TEXT NOT NULL,
-  model TEXT NOT NULL DEFAULT '', input_tokens INTEGER NOT NULL DEFAULT 0,
-  cached_tokens INTEGER NOT NULL DEFAULT 0,
-  output_tokens INTEGER NOT NULL DEFAULT 0, reasoning_tokens INTEGER NOT NULL DEFAULT 0,
-  cost_usd REAL NOT NULL DEFAULT 0,
+  model TEXT NOT NULL DEFAULT '', input_tokens INTEGER, cached_tokens INTEGER, output_tokens INTEGER,
+  reasoning_tokens INTEGER, cost_usd REAL,
   started_at TEXT NOT NULL, duration_s REAL NOT NULL DEFAULT 0
 );
 CREATE INDEX requests_by_session ON requests (session_id, turn);
@@ -65,10 +63,27 @@ CREATE TABLE tasks (
 CREATE TABLE drafts (session_id TEXT PRIMARY KEY, body TEXT NOT NULL, updated_at TEXT NOT NULL);
 """
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+USAGE_COLUMNS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost_usd")
+
+
+def _unknown_usage(connection: sqlite3.Connection) -> None:
+    """Version 2: a model call that did not get to its end has no usage, which is not a usage of 0."""
+    import sqlite_utils  # lazy: 0.15 s, only for a file of an older release
+
+    database = sqlite_utils.Database(connection, execute_plugins=False)
+    database.table("requests").transform(
+        not_null=dict.fromkeys(USAGE_COLUMNS, False),
+        # A default that is not named again would come back as a text.
+        defaults={**dict.fromkeys(USAGE_COLUMNS), "duration_s": 0},
+    )
+    nothing = ", ".join(f"{name} = NULL" for name in USAGE_COLUMNS)
+    connection.execute(f"UPDATE requests SET {nothing} WHERE outcome <> 'ok' AND input_tokens = 0")
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _unknown_usage}
 """Version reached by a step, and the step. Version 1 is the first: it has none."""
 
-VERSION = 1
+VERSION = 2
 
 
 def upgrade(connection: sqlite3.Connection, path: Path) -> None:

@@ -86,7 +86,9 @@ class TurnRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """One model call. `outcome`: ok, interrupted, or why its answer was thrown away."""
+    """One model call. `outcome`: ok, interrupted, or why its answer was thrown away. `usage` and `cost_usd`
+    are None where the endpoint did not say: the answer did not get to its end.
+    """
 
     turn: int
     outcome: str
@@ -94,8 +96,8 @@ class RequestRow:
     duration_s: float
     message_id: MessageId | None = None
     model: str = ""
-    usage: Usage = field(default_factory=Usage)
-    cost_usd: float = 0.0
+    usage: Usage | None = None
+    cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,9 @@ async def test_interrupting_an_answer_keeps_what_arrived(tmp_path: Path) -> None
     assert run.last.finish is Finish.INTERRUPTED and 0 < len(run.last.text) < 1000
     assert (await run.session.submit("go on")).outcome is TurnOutcome.SUCCESS
     check_prefixes(run.client.requests)
+    request = run.session._store.requests(run.session.id)[0]
+    assert (request.outcome, request.usage, request.cost_usd) == ("interrupted", None, None)
+    assert run.session.receipt.num_unmeasured == 1
     await run.session.aclose()
 
 
