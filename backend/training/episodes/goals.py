@@ -5,6 +5,7 @@ from importlib import import_module
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.assignments import draw_value
+from k3agent.backend.training.episodes.continuing import rename_back, run_tests_too, same_in, why_it
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.functions import play_delete_def
 from k3agent.backend.training.episodes.families.names import new_name, play_delete, play_rename
@@ -77,6 +78,10 @@ def follow_up(ctx: Setting, after: Plan, session: Session) -> Plan | None:
             )
     if after.family in ("setvalue", "replace", "addline") and session.edits:
         options.append(_undo_it)
+    options += [rename_back] * 2 if after.family == "rename" else []
+    options += [why_it] * 2 if after.family == "fix" else []
+    options += [same_in] * 5 if after.goal == "add_line_end" else []
+    options += [run_tests_too] if session.edits and ctx.rng.random() < 0.6 else []
     for _ in range(3):
         if options:
             plan = ctx.rng.choice(options)(ctx, after, session)

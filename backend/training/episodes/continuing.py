@@ -1,0 +1,87 @@
+"""What people say after a finished task: rename it back, do the same elsewhere, run the tests, why."""
+
+import re
+
+from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.families.adding import append, open_end
+from k3agent.backend.training.episodes.families.names import _expected, play_rename
+from k3agent.backend.training.episodes.families.running import play_tests
+from k3agent.backend.training.episodes.registry import Setting
+from k3agent.backend.training.episodes.session import Outcome, Plan, Session
+from k3agent.backend.training.episodes.testruns import parse_run
+
+RESULT = re.compile(r"pass|fail|could not|may not|no test ran|error", re.IGNORECASE)
+
+
+def rename_back(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    """The old name again."""
+    old, new = after.slots.get("old"), after.slots.get("new")
+    if after.goal not in ("rename", "rename_kind") or not old or not new:
+        return None
+    lines = ctx.facts.word_lines(new)
+    if not lines or len(lines) > 10 or ctx.facts.word_lines(old):
+        return None
+    said = ctx.rng.choice(("rename_back", "rename_back", "undo_it"))
+    check = checks.writes(_expected(ctx, new, old))
+    return Plan(said, "rename", {}, lambda s: play_rename(s, new, old), check, ("def", old))
+
+
+def run_tests_too(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    """The tests after a change."""
+    if not session.edits or not ctx.facts.test_paths():
+        return None
+
+    def check(outcome: Outcome) -> str | None:
+        return checks.unchanged(outcome) or (None if RESULT.search(outcome.answer) else "no result is told")
+
+    return Plan(
+        "run_tests_too", "run", {}, lambda s: play_tests(s, "Run the tests now."), check, after.subject
+    )
+
+
+def same_in(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    """The same line at the end of another file."""
+    line, path = after.slots.get("line"), after.slots.get("path")
+    if after.goal != "add_line_end" or not line or not path or "\n" in line or "`" in line:
+        return None
+    ending = path.rsplit(".", 1)[-1]
+    pool = [
+        other
+        for other, text in sorted(ctx.facts.files.items())
+        if other.endswith("." + ending) and line not in text and text.strip()
+        if "\r" not in text and text.endswith("\n") and not text.endswith("\n\n") and "__main__" not in text
+    ]
+    if not pool:
+        return None
+    other = ctx.rng.choice(pool)
+    last = ctx.facts.files[other].splitlines()[-1]
+    if last.startswith((" ", "\t")):
+        return None
+    shown = ctx.path(other)
+
+    def play(s: Session) -> tuple[str, str]:
+        view = open_end(s, shown, f"The same in {shown}: add {line} at the end. Read it.")
+        append(s, view, line)
+        return "The diff shows it.", f"Added `{line}` at the end of `{view.path}` too."
+
+    check = checks.writes({other: f"{ctx.facts.files[other]}{line}\n"})
+    return Plan("same_in", "addline", {"path": shown}, play, check, ("file", other))
+
+
+def why_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    """Why a repair was needed: what the tests said, and the line."""
+    last = session.messages[-1]["content"]
+    if after.family != "fix" or not session.edits or not last.startswith("Fixed"):
+        return None
+    path, old, new = session.edits[-1]
+    if "\n" in old + new or not old.strip():
+        return None
+    runs = [parse_run(item["content"]) for item in session.messages if item["role"] == "tool"]
+    errors = [failure.error for run in runs for failure in run.failures if failure.error]
+    told = f"a test showed `{errors[-1]}`" if errors else "that did not do what you asked for"
+
+    def play(s: Session) -> tuple[str, str]:
+        think = f"They ask why I changed {path}. Say what was wrong there."
+        return think, f"Because `{path}` had `{old.strip()}`, and {told}. With `{new.strip()}` that is right."
+
+    return Plan("why_it", after.family, {}, play, checks.answers(path, old.strip()), after.subject)

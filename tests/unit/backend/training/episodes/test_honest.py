@@ -1,0 +1,95 @@
+"""Refusals, questions back, moved imports, and ends that the computer forces."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.families.beyond import LIMITS
+from k3agent.backend.training.episodes.families.moving import module_import, moved_import
+from k3agent.backend.training.episodes.player import Player
+from k3agent.backend.training.episodes.project import draw_project
+from k3agent.backend.training.episodes.registry import GOALS, Setting
+from k3agent.backend.training.episodes.session import Outcome, Session
+from k3agent.backend.training.episodes.words import Words
+
+NEW = (
+    "two_files two_names move_def move_module fix_case fix_import fix_script contradiction default_of "
+    "result_of show_lines is_used env_used longest_file count_tests count_dir methods_of importers_of "
+    "explain_file find_kind"
+)
+
+
+@pytest.fixture
+def player() -> Iterator[Player]:
+    made = Player(12, 0, strict=True)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", [*NEW.split(), *(f"cannot_{kind}" for kind in LIMITS)])
+def test_oracle_of_goal_is_accepted(player: Player, name: str) -> None:
+    rng, made = random.Random(name), 0
+    for _ in range(40):
+        words = Words(rng)
+        project = draw_project(rng, words)
+        plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
+        if plan is None:
+            continue
+        player.box.workspace.reset(project.files)
+        player.box.new_session()
+        assert player.play(Session(player.box, rng, max_chars=10**6), plan), player.reasons
+        made += 1
+        if made == 3:
+            return
+    assert made
+
+
+def test_a_refusal_must_name_what_it_cannot_do() -> None:
+    rng = random.Random(1)
+    words = Words(rng)
+    project = draw_project(rng, words)
+    plan = GOALS["cannot_types"].make(Setting(Facts(project.files), rng, words, project))
+    assert plan is not None
+    assert plan.check(Outcome({}, {}, "I cannot add type hints.")) is None
+    assert plan.check(Outcome({}, {}, "I cannot do that.")) is not None
+    assert plan.check(Outcome({}, {"new.py": ""}, "I cannot add type hints.")) is not None
+
+
+def test_a_refused_edit_is_an_honest_end_only_if_it_is_said(player: Player) -> None:
+    player.box.machine.edits_denied = goals.DENIED_EDITS[0]
+    assert player.honestly_stopped(Outcome({}, {}, "I could not change `a.py`: permission denied."))
+    assert not player.honestly_stopped(Outcome({}, {}, "Done."))
+    assert not player.honestly_stopped(Outcome({}, {"a.py": ""}, "I could not change `b.py`."))
+    player.box.machine.edits_denied = ""
+    assert not player.honestly_stopped(Outcome({}, {}, "I could not change `a.py`."))
+
+
+@pytest.mark.parametrize(
+    ("line", "new", "wanted"),
+    [
+        ("from a.b import f", "c", "from c import f"),
+        ("from a.b import f, g", "c", "from a.b import g\nfrom c import f"),
+        ("from a.b import f, g", "", "from a.b import g"),
+        ("from a.b import f", "", ""),
+        ("from a.bb import f", "c", "from a.bb import f"),
+    ],
+)
+def test_an_import_of_a_moved_name(line: str, new: str, wanted: str) -> None:
+    assert moved_import(line, "f", "a.b", new) == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "wanted"),
+    [
+        ("from a.b import f", "a.b", "c.b", "from c.b import f"),
+        ("from a import b", "a.b", "c.d.b", "from c.d import b"),
+        ("import b", "b", "c.b", "from c import b"),
+        ("    from b import f", "b", "c.b", "    from c.b import f"),
+        ("import bb", "b", "c.b", "import bb"),
+    ],
+)
+def test_an_import_of_a_moved_module(line: str, old: str, new: str, wanted: str) -> None:
+    assert module_import(line, old, new) == wanted
