@@ -1,6 +1,6 @@
 """Adding and deleting lines at given places of a file."""
 
-from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes import checks, literals
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.policy import View, change_line, esc, open_file, search_file
 from k3agent.backend.training.episodes.registry import Setting, goal
@@ -64,11 +64,21 @@ def plain_line(ctx: Setting, path: str) -> str:
                     f"{words.constant()} = {rng.randint(1, 99)}",
                     f"{words.variable()} = '{words.noun()}'",
                     f"print({rng.randint(1, 99)})",
+                    f"{words.constant()} = {literals.odd_number(rng)}",
+                    f'{words.constant()} = "{literals.version(rng, words)}"',
                 )
             )
         case "md":
             return rng.choice(
-                (words.phrase().capitalize() + ".", f"- {words.phrase()}", f"See {words.noun()}.md.")
+                (
+                    words.phrase().capitalize() + ".",
+                    f"- {words.phrase()}",
+                    f"See {words.noun()}.md.",
+                    f"Version {literals.version(rng, words)} from {literals.date(rng, words)}",
+                    f"[{words.title()}](https://{words.noun()}.org/{words.noun()})",
+                    f"| {words.noun()} | {rng.randint(1, 99)} |",
+                    f"**{words.noun()}**: {words.adjective()} — {literals.place(rng, words)}",
+                )
             )
         case "csv":
             return f"{words.noun()},{rng.randint(1, 500)},{words.adjective()}"
@@ -85,15 +95,20 @@ def plain_line(ctx: Setting, path: str) -> str:
                 (f"echo {words.noun()}", f"# {words.phrase()}", f"{words.constant()}={words.noun()}")
             )
         case "ini" | "cfg" | "toml":
-            return f"{words.noun()}_{words.noun()} = {rng.randint(1, 99)}"
+            value = rng.choice((str(rng.randint(1, 99)), f'"{literals.version(rng, words)}"', "true"))
+            return f"{words.noun()}_{words.noun()} = {value}"
         case "yaml" | "yml":
-            return f"{words.noun()}_{words.noun()}: {rng.randint(1, 99)}"
+            value = rng.choice((str(rng.randint(1, 99)), f"/{words.noun()}/{words.noun()}.log", "true"))
+            return f"{words.noun()}_{words.noun()}: {value}"
         case "env":
-            return f"{words.constant()}={words.noun()}"
+            value = rng.choice((words.noun(), literals.version(rng, words), str(rng.randint(1, 9999))))
+            return f"{words.constant()}={value}"
         case "log":
             return f"{rng.choice(('INFO', 'ERROR', 'WARNING'))} {words.phrase()}"
         case "css":
             return f".{words.noun()} {{ color: red; }}"
+    if path.endswith("Dockerfile"):
+        return f"{rng.choice(('ENV', 'ARG'))} {words.constant()}={literals.version(rng, words)}"
     return rng.choice((words.noun(), words.phrase(), words.phrase().capitalize() + "."))
 
 

@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 
-from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes import checks, literals
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.adding import append, by_squeeze, open_end, squeeze
 from k3agent.backend.training.episodes.families.values import assigned, assignment, fit_value
@@ -196,7 +196,7 @@ def add_const(ctx: Setting) -> Plan | None:
     if not isinstance(path, str) or not checks.compiles(ctx.facts.files[path]):
         return None
     rng, words = ctx.rng, ctx.words
-    name = ctx.unused(words.constant)
+    name, odd = ctx.unused(words.constant), literals.odd_text(rng, words)
     value = rng.choice(
         (
             str(rng.randint(1, 999)),
@@ -205,6 +205,10 @@ def add_const(ctx: Setting) -> Plan | None:
             "True",
             f"'{words.noun()}'",
             "False",
+            f'"{odd}"' if '"' not in odd else "None",
+            f'"{odd}"' if '"' not in odd else "None",
+            literals.odd_number(rng),
+            literals.odd_code(rng, words, "'"),
         )
     )
     shown, line, text = ctx.path(path), f"{name} = {value}", ctx.facts.files[path]
@@ -304,7 +308,15 @@ def add_dep(ctx: Setting) -> Plan | None:
     if re.search(rf"^{name}\b", ctx.facts.files[path], re.MULTILINE):
         return None
     package = name + rng.choice(
-        ("", "", f"=={rng.randint(1, 9)}.{rng.randint(0, 9)}", f">={rng.randint(1, 9)}.{rng.randint(0, 9)}.0")
+        (
+            "",
+            "",
+            f"=={rng.randint(1, 9)}.{rng.randint(0, 9)}",
+            f">={rng.randint(1, 9)}.{rng.randint(0, 9)}.0",
+            f"~={rng.randint(1, 9)}.{rng.randint(0, 20)}.{rng.randint(0, 9)}",
+            f"=={literals.version(rng, ctx.words).lstrip('v')}",
+            f">={rng.randint(1, 5)}.{rng.randint(0, 9)},<{rng.randint(6, 9)}",
+        )
     )
     shown = ctx.path(path)
 
@@ -331,10 +343,11 @@ def add_key(ctx: Setting) -> Plan | None:
         return None
     rng, words, kind = ctx.rng, ctx.words, extension(path)
     key = ctx.unused(words.constant if kind == "env" else words.variable)
-    said = rng.choice(
-        (str(rng.randint(0, 999)), rng.choice(("true", "false")), words.noun(), str(rng.randint(1, 99) / 10))
-    )
-    is_text = said.isalpha() and said not in ("true", "false")
+    odd = literals.odd_text(rng, words)
+    odd = odd if re.fullmatch(r"[a-zA-Z][\w.:/@-]*\w|\d+(\.\d+){2,}", odd) else words.noun()
+    plain = (str(rng.randint(0, 999)), rng.choice(("true", "false")), str(rng.randint(1, 99) / 10))
+    said = rng.choice((*plain, words.noun(), odd, odd, str(-rng.randint(1, 99))))
+    is_text = said == odd or (said.isalpha() and said not in ("true", "false"))
     value = f'"{said}"' if is_text and kind in ("json", "toml") else said
     shown, text = ctx.path(path), ctx.facts.files[path]
 
