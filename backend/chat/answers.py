@@ -2,26 +2,46 @@
 
 A sampled answer may spell its text with other tokens than the tokenizer would. Rendering it from the message
 then gives other ids, and the next request misses the prefix cache. So the ids are kept under a hash of the
-prompt and of the rendered answer, and put back when the client returns the message.
+prompt and of the rendered answer, and put back when the client returns the message. A file keeps them for the
+next server, whose disk cache would miss otherwise.
 """
 
 import hashlib
+import logging
+import os
+import struct
+import zlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from k3agent.backend.chat.template import Json, Substitute, render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
 
+log = logging.getLogger(__name__)
+
+_MAGIC = b"K3A1"
+_KEY_BYTES = 16
+_HEAD = struct.Struct(f"<4sII{_KEY_BYTES}s")
+"""Magic, number of ids, checksum of key and ids, key; the ids follow, four bytes each."""
+
 
 class SampledAnswers:
-    """A bounded map, least recently used answers leave first. `max_ids` bounds the sum of the kept ids."""
+    """A bounded map, least recently used answers leave first. `max_ids` bounds the sum of the kept ids.
 
-    def __init__(self, tokenizer: Tokenizer, max_ids: int = 2_000_000) -> None:
+    With a `file`, what is remembered is also appended there, and what is there is known from the start.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_ids: int = 2_000_000, file: Path | None = None) -> None:
         self._tokenizer = tokenizer
         self._max_ids = max_ids
         self._num_ids = 0
         self._answers: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+        self._salt = hashlib.blake2b(tokenizer.decode_bytes(range(tokenizer.vocab_size)), digest_size=16)
+        self._file = file
+        if file is not None:
+            self._load(file)
 
     def remember(
         self, prompt_ids: Sequence[int], message: Json, sampled_ids: Sequence[int], thinking: bool = True
@@ -31,16 +51,14 @@ class SampledAnswers:
         sampled = tuple(sampled_ids)
         if tuple(rendered) == sampled or len(sampled) > self._max_ids:
             return
-        key = _extend(_extend(hashlib.blake2b(digest_size=16), prompt_ids), rendered).digest()
-        self._num_ids += len(sampled) - len(self._answers.pop(key, ()))
-        self._answers[key] = sampled
-        while self._num_ids > self._max_ids:
-            _key, old = self._answers.popitem(last=False)
-            self._num_ids -= len(old)
+        key = _extend(_extend(self._hash(), prompt_ids), rendered).digest()
+        self._keep(key, sampled)
+        if self._file is not None:
+            self._append(self._file, _record(key, sampled))
 
     def substitute(self) -> Substitute:
         """A look-up for one call of `render`; it hashes the growing prompt only once."""
-        prefix = hashlib.blake2b(digest_size=16)
+        prefix = self._hash()
         num_hashed = 0
 
         def look_up(before: list[int], rendered: list[int]) -> list[int] | None:
@@ -57,6 +75,66 @@ class SampledAnswers:
             return list(sampled)
 
         return look_up
+
+    def _hash(self) -> "hashlib.blake2b":
+        """Answers of another vocabulary are never found."""
+        return hashlib.blake2b(digest_size=_KEY_BYTES, salt=self._salt.digest())
+
+    def _keep(self, key: bytes, sampled: tuple[int, ...]) -> None:
+        self._num_ids += len(sampled) - len(self._answers.pop(key, ()))
+        self._answers[key] = sampled
+        while self._num_ids > self._max_ids:
+            _key, old = self._answers.popitem(last=False)
+            self._num_ids -= len(old)
+
+    # --- the file
+
+    def _load(self, file: Path) -> None:
+        """What cannot be read is left out; a file that is mostly old is written anew."""
+        try:
+            data = file.read_bytes() if file.is_file() else b""
+            for key, ids in _records(data):
+                self._keep(key, ids)
+            kept = [_record(key, ids) for key, ids in self._answers.items()]
+            if len(data) > 2 * sum(map(len, kept)):
+                draft = file.with_name(f"{file.name}.{os.getpid()}")
+                draft.unlink(missing_ok=True)
+                self._append(draft, b"".join(kept))
+                draft.replace(file)
+        except OSError as error:
+            log.warning("answers of earlier servers are not known: %s", error)
+
+    def _append(self, file: Path, data: bytes) -> None:
+        """In one write, so that servers that share the file do not mix their records."""
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._file = None
+            log.warning("answers are not kept for later servers: %s", error)
+
+
+def _record(key: bytes, ids: Sequence[int]) -> bytes:
+    body = array("I", ids).tobytes()
+    return _HEAD.pack(_MAGIC, len(ids), zlib.crc32(key + body), key) + body
+
+
+def _records(data: bytes) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+    """Whole records; after a damaged one, the next that is whole."""
+    place = 0
+    while place + _HEAD.size <= len(data):
+        magic, count, checksum, key = _HEAD.unpack_from(data, place)
+        body = data[place + _HEAD.size : place + _HEAD.size + 4 * count]
+        if magic == _MAGIC and len(body) == 4 * count and zlib.crc32(key + body) == checksum:
+            yield key, tuple(array("I", body))
+            place += _HEAD.size + len(body)
+        else:
+            place = data.find(_MAGIC, place + 1)
+            if place < 0:
+                return
 
 
 def _extend(hasher: "hashlib.blake2b", ids: Sequence[int]) -> "hashlib.blake2b":

@@ -149,6 +149,13 @@ class OutputParser:
         return "".join(self._text)
 
     @property
+    def channel(self) -> Channel | None:
+        """The channel that the next ordinary token is a part of; None inside markup and calls."""
+        if self._header is not None:
+            return None
+        return self._place if self._place in ("think", "response") else None
+
+    @property
     def is_call_open(self) -> bool:
         """A call has begun and not ended: its arguments must not be used."""
         return bool(self.calls) and not self.calls[-1].is_complete

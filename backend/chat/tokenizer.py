@@ -56,6 +56,7 @@ _SLICE_CHARS = 400_000
 _MAX_RUN = 25_000
 _LONG_RUN = re.compile(rf"\s{{{_MAX_RUN + 1},}}|\S{{{_MAX_RUN + 1},}}")
 _MEMO_LIMIT = 4096
+_MEMO_CHARS = 256
 
 
 def kimi_special_tokens() -> dict[str, int]:
@@ -107,6 +108,7 @@ class Tokenizer:
             self._bytes[rank] = token
         for name, token_id in special_tokens.items():
             self._bytes[token_id] = name.encode()
+        self.max_token_bytes = max(map(len, self._bytes))
         self._memo: dict[str, tuple[int, ...]] = {}
 
     @classmethod
@@ -153,6 +155,8 @@ class Tokenizer:
 
     def encode_memo(self, text: str) -> tuple[int, ...]:
         """Like `encode`, remembered: for tag names and attributes, which repeat all the time."""
+        if len(text) > _MEMO_CHARS:
+            return tuple(self.encode(text))
         ids = self._memo.get(text)
         if ids is None:
             ids = tuple(self.encode(text))

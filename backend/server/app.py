@@ -1,7 +1,6 @@
 """Routes of the OpenAI-style server: chat completions, models, tokenize, health, metrics."""
 
 import asyncio
-import hmac
 import json
 import logging
 import time
@@ -13,21 +12,28 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from k3agent.backend.engine.client import EngineClient
 from k3agent.backend.errors import BadRequestError
-from k3agent.backend.server.answer import AnswerEvent, ChatService, Done, Prepared, Progress, completion
-from k3agent.backend.server.errors import HttpError, error_body, status_of
+from k3agent.backend.server.access import Access
+from k3agent.backend.server.answer import ChatService, Prepared, completion
+from k3agent.backend.server.assembly import AnswerEvent, Done, Progress
+from k3agent.backend.server.body import BodyReader
+from k3agent.backend.server.errors import HttpError, OverloadedError, error_body, status_of
+from k3agent.backend.server.fields import shown
 from k3agent.backend.server.metrics import Metrics
-from k3agent.backend.server.schema import Profile, parse_chat
-from k3agent.backend.server.stream import Chunks, EventStream, answer_texts, until_gone
+from k3agent.backend.server.sampling import Profile
+from k3agent.backend.server.schema import parse_chat
+from k3agent.backend.server.stream import STALL_S, Chunks, EventStream, answer_texts, begun, until_gone
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 100 << 20
+MAX_TEXT_BODY_BYTES = 32 << 20
+"""For models that read no images: no prompt is that long, and decoding it holds up everybody."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -43,8 +49,10 @@ class ServerState:
     api_key: str | None = None
     max_active: int = 64
     max_body_bytes: int = MAX_BODY_BYTES
+    client_timeout_s: float = STALL_S
+    """How long a client may be slow in sending its request or in reading its answer."""
     also_reasoning: bool = False
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics
     last_request: float = field(default_factory=time.monotonic)
     started: int = field(default_factory=lambda: int(time.time()))
 
@@ -74,7 +82,16 @@ def build_app(state: ServerState) -> ASGIApp:
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     text = f"{request.method} {request.url.path} is not served here"
-    return JSONResponse(error_body(HttpError(status, "resource_not_found_error", text)), status)
+    return Json(error_body(HttpError(status, "resource_not_found_error", text)), status)
+
+
+class Json(Response):
+    """A JSON body; what is no Unicode, such as half of a pair, is replaced."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 class Envelope:
@@ -112,6 +129,8 @@ class Routes:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
+        self._access = Access(state.api_key)
+        self._bodies = BodyReader(state.max_body_bytes, state.client_timeout_s)
 
     def guarded(self, handler: Handler) -> Handler:
         """Check the key; turn every exception into an error body."""
@@ -119,34 +138,22 @@ class Routes:
         async def guard(request: Request) -> Response:
             try:
                 if not request.url.path.endswith("/health"):
-                    self._check_key(request)
+                    self._access.check(request)
                 return await handler(request)
             except ClientDisconnect:
                 return Response(status_code=499)
-            except RecursionError:
-                error = BadRequestError("the body, or a text of JSON in it, is nested too deeply")
-                return JSONResponse(error_body(error), status_of(error))
             except Exception as error:
+                if isinstance(error, RecursionError):
+                    error = BadRequestError("the body, or a text of JSON in it, is nested too deeply")
                 status = status_of(error)
                 if status == 500:
                     log.exception("trace %s: %s failed", request.scope["trace_id"], request.url.path)
-                headers = error.headers if isinstance(error, HttpError) else None
-                return JSONResponse(error_body(error), status, headers)
+                headers = error.headers if isinstance(error, HttpError) else {}
+                if not await self._bodies.discard(request):
+                    headers = {**headers, "connection": "close"}
+                return Json(error_body(error), status, headers)
 
         return guard
-
-    def _check_key(self, request: Request) -> None:
-        expected = self._state.api_key
-        if expected is None:
-            return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        given = given.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-        if not hmac.compare_digest(given.encode(), expected.encode()):
-            raise HttpError(
-                401,
-                "invalid_authentication_error",
-                "The API key appears to be missing or invalid; send it as `Authorization: Bearer KEY`.",
-            )
 
     # --- plain routes
 
@@ -159,7 +166,7 @@ class Routes:
             "version": self._state.version,
             "active_requests": self._state.metrics.active - 1,
         }
-        return JSONResponse(body, 200 if body["status"] == "ok" else 503)
+        return Json(body, 200 if body["status"] == "ok" else 503)
 
     async def metrics(self, request: Request) -> Response:
         engine = self._state.engine
@@ -184,11 +191,11 @@ class Routes:
                 "default_effort": "max",
             },
         }
-        return JSONResponse({"object": "list", "data": [model]})
+        return Json({"object": "list", "data": [model]})
 
     async def tokenize(self, request: Request) -> Response:
         """Ids of a `prompt` text, or of the rendered prompt of `messages`."""
-        body = await self._json(request)
+        body = await self._bodies.read(request)
         service = self._state.service
         text = body.get("prompt", body.get("text"))
         if isinstance(text, str):
@@ -197,32 +204,11 @@ class Routes:
         else:
             prepared = await self._prepare({"model": self._state.model, **body})
             ids, count = prepared.rendered.token_ids, prepared.prompt_tokens
-        return JSONResponse({"count": count, "tokens": ids, "max_model_len": service.max_model_len})
+        return Json({"count": count, "tokens": ids, "max_model_len": service.max_model_len})
 
     async def estimate(self, request: Request) -> Response:
-        prepared = await self._prepare({"model": self._state.model, **await self._json(request)})
-        return JSONResponse({"data": {"total_tokens": prepared.prompt_tokens}})
-
-    async def _json(self, request: Request) -> dict[str, Any]:
-        limit = self._state.max_body_bytes
-        too_long = HttpError(
-            413, "invalid_request_error", f"Request exceeds the maximum size of {limit} bytes"
-        )
-        length = request.headers.get("content-length", "")
-        if length.isdigit() and int(length) > limit:
-            raise too_long
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > limit:
-                raise too_long
-        try:
-            value = json.loads(body)
-        except ValueError as error:
-            raise BadRequestError(f"the body is not valid JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise BadRequestError("the body must be a JSON object")
-        return value
+        prepared = await self._prepare({"model": self._state.model, **await self._bodies.read(request)})
+        return Json({"data": {"total_tokens": prepared.prompt_tokens}})
 
     async def _prepare(self, body: dict[str, Any]) -> Prepared:
         chat = parse_chat(body, self._state.profile)
@@ -230,23 +216,30 @@ class Routes:
             raise HttpError(
                 404,
                 "resource_not_found_error",
-                f"The model {chat.model!r} is not served here; this server has {self._state.model!r}.",
+                f"The model {shown(chat.model)} is not served here; this server has {self._state.model!r}.",
             )
         return await self._state.service.prepare(chat)
 
     # --- chat
 
     async def chat(self, request: Request) -> Response:
-        body = await self._json(request)
+        body = await self._bodies.read(request)
         if self._state.service.stopping.is_set():
             raise HttpError(503, "server_unavailable", "the server is stopping")
-        if self._state.metrics.active > self._state.max_active:
-            raise HttpError(
-                429,
-                "engine_overloaded_error",
-                "The engine is currently overloaded, please try again later",
-                {"retry-after": "2"},
-            )
+        metrics = self._state.metrics
+        if metrics.open_chats >= self._state.max_active:
+            raise OverloadedError(f"{metrics.open_chats} requests are open")
+        metrics.open_chats += 1
+        try:
+            response = await self._answer(request, body)
+        except BaseException:
+            metrics.open_chats -= 1
+            raise
+        if not isinstance(response, EventStream):
+            metrics.open_chats -= 1
+        return response
+
+    async def _answer(self, request: Request, body: dict[str, Any]) -> Response:
         prepared = await self._prepare(body)
         await self._state.engine.wait_ready()
         headers = {}
@@ -254,29 +247,33 @@ class Routes:
             headers["x-k3agent-ignored"] = ", ".join(prepared.request.ignored)
         if prepared.request.notes:
             headers["x-k3agent-notes"] = "; ".join(prepared.request.notes)[:1000]
-        events = self._counted(prepared)
         created = int(time.time())
         if prepared.request.stream:
             chunks = Chunks(prepared, created, self._state.also_reasoning)
-            return EventStream(answer_texts(chunks, events), headers)
-        return await self._whole(request, prepared, events, created, headers)
+            events = await begun(self._counted(prepared))
+            return EventStream(
+                answer_texts(chunks, events), headers, self._state.client_timeout_s, self._stream_ended
+            )
+        return await self._whole(request, prepared, self._counted(prepared), created, headers)
+
+    def _stream_ended(self, was_dropped: bool) -> None:
+        self._state.metrics.open_chats -= 1
+        self._state.metrics.dropped_readers += was_dropped
 
     async def _counted(self, prepared: Prepared) -> AsyncGenerator[AnswerEvent, None]:
         """The events of an answer, with its times and end counted."""
         metrics = self._state.metrics
-        begun = time.perf_counter()
+        since = time.perf_counter()
         is_first = True
         async with aclosing(self._state.service.run(prepared)) as events:
             async for event in events:
                 if is_first and not isinstance(event, Progress):
-                    metrics.first_token_s.add(time.perf_counter() - begun)
+                    metrics.first_token_s.add(time.perf_counter() - since)
                     is_first = False
                 if isinstance(event, Done):
-                    metrics.whole_s.add(time.perf_counter() - begun)
-                    metrics.finish_reasons[event.finish_reason] += 1
-                    metrics.damaged_answers += bool(event.damage)
-                    log.info("answered: %s", {**event.usage, "finish": event.finish_reason, **event.timings})
-                    for note in event.damage:
+                    metrics.ended(event, time.perf_counter() - since)
+                    log.info("answered: %s", {**event.usage, "finish": event.finish_reason})
+                    for note in event.damage if event.finish_reason != "length" else ():
                         log.warning("damaged answer: %s", note)
                 yield event
 
@@ -311,4 +308,4 @@ class Routes:
                 collecting.cancel()
                 await asyncio.wait({collecting})
         assert done is not None
-        return JSONResponse(completion(prepared, done, created), headers=headers)
+        return Json(completion(prepared, done, created, self._state.also_reasoning), headers=headers)

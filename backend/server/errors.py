@@ -3,6 +3,8 @@
 from k3agent.backend.chat.template import Json
 from k3agent.backend.errors import BackendError, BadRequestError, EngineUnavailableError
 
+_MAX_TEXT = 2000
+
 
 class HttpError(BackendError):
     """An answer with a status, an error type and perhaps headers."""
@@ -12,6 +14,16 @@ class HttpError(BackendError):
         self.status = status
         self.kind = kind
         self.headers = headers or {}
+
+
+class OverloadedError(HttpError):
+    """Status 429: the request may be sent again after a while."""
+
+    def __init__(self, detail: str = "") -> None:
+        text = "The engine is currently overloaded, please try again later"
+        super().__init__(
+            429, "engine_overloaded_error", f"{text} ({detail})" if detail else text, {"retry-after": "2"}
+        )
 
 
 def status_of(error: Exception) -> int:
@@ -38,4 +50,4 @@ def error_body(error: Exception) -> Json:
             kind, text = "server_error", str(error)
         case _:
             kind, text = "server_error", "internal error; the server's log has the details"
-    return {"error": {"message": text, "type": kind, "code": kind}}
+    return {"error": {"message": text[:_MAX_TEXT], "type": kind, "code": kind}}

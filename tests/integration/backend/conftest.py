@@ -2,6 +2,7 @@
 opened.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file
+from support.serving import Running, Start, starter
 from support.tiny_k3 import write_tiny_k3
 from support.tiny_tokenizer import MEDIA_PAD, VOCAB_SIZE, write_tiny_tokenizer
 
@@ -47,3 +49,24 @@ def hurried_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 tensor[close] *= 60
         save_file(tensors, file)
     return folder
+
+
+@pytest.fixture(scope="module")
+def start(tiny_dir: Path) -> Iterator[Start]:
+    with starter(tiny_dir) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def server(start: Start, hurried_dir: Path) -> Running:
+    return start(model=hurried_dir)
+
+
+@pytest.fixture(scope="module")
+def seeing(start: Start, seeing_dir: Path) -> Running:
+    return start(model=seeing_dir)
+
+
+@pytest.fixture(scope="module")
+def endless(start: Start) -> Running:
+    return start()

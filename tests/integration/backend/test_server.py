@@ -12,13 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from support.serving import MODEL, USER, Running, Start
 from support.tiny_tokenizer import MEDIA_PAD
 
 READ = {
@@ -33,72 +32,6 @@ READ = {
         },
     },
 }
-USER = {"role": "user", "content": "What is in src?"}
-MODEL = "tiny-k3"
-KEY = "k-test"
-
-
-@dataclass
-class Running:
-    process: subprocess.Popen[str]
-    url: str
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {KEY}"}
-
-    def post(self, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
-        body = {"model": MODEL, "messages": [USER], "max_tokens": 8, **body}
-        return httpx.post(self.url + path, json=body, headers=self.headers, timeout=60)
-
-    def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, headers=self.headers, timeout=60)
-
-    def engine_pid(self) -> int:
-        text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return int(text.split()[0])
-
-
-Start = Callable[..., Running]
-
-
-@pytest.fixture(scope="module")
-def start(tiny_dir: Path) -> Iterator[Start]:
-    started: list[subprocess.Popen[str]] = []
-
-    def starter(*flags: str, key: str | None = KEY, model: Path = tiny_dir) -> Running:
-        command = [sys.executable, "-P", "-m", "k3agent.backend.cli", "--model", str(model), "--port", "0"]
-        command += ["--threads", "1", "--cache-bytes", str(64 << 20), *flags]
-        command += ["--api-key", key] if key else []
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:"), url
-        return Running(process, url)
-
-    yield starter
-    for process in started:
-        if process.poll() is None:
-            process.terminate()
-        process.wait(15)
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def server(start: Start, hurried_dir: Path) -> Running:
-    return start(model=hurried_dir)
-
-
-@pytest.fixture(scope="module")
-def seeing(start: Start, seeing_dir: Path) -> Running:
-    return start(model=seeing_dir)
-
-
-@pytest.fixture(scope="module")
-def endless(start: Start) -> Running:
-    return start()
 
 
 def stream(server: Running, **body: Any) -> tuple[list[dict[str, Any]], list[str]]:
@@ -268,8 +201,8 @@ def test_errors(server: Running) -> None:
     assert server.post(messages=history).status_code == 200
     too_long = check(server.post(max_tokens=9000), 400, "invalid_request_error")
     assert "context length" in too_long and "9000" in too_long
-    response = server.post(temperature=0.5, presence_penalty=1)
-    assert response.headers["x-k3agent-ignored"] == "presence_penalty"
+    response = server.post(temperature=0.5, logit_bias={"1": 1})
+    assert response.headers["x-k3agent-ignored"] == "logit_bias"
 
 
 async def test_leaving_stops_the_generation(endless: Running) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k3agent.backend.errors import BackendError, BadRequestError, EngineUnavailableError
-from k3agent.backend.server.answer import StopStrings, make_usage
+from k3agent.backend.server.assembly import StopStrings, make_usage
 from k3agent.backend.server.errors import HttpError, error_body, status_of
 from k3agent.backend.server.metrics import Metrics
 from k3agent.backend.server.stream import with_keep_alive

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from k3agent.backend.errors import BadRequestError
-from k3agent.backend.server.schema import ChatRequest, Profile, parse_chat
+from k3agent.backend.server.sampling import Profile
+from k3agent.backend.server.schema import ChatRequest, parse_chat
 
 LENIENT = Profile()
 STRICT = Profile(is_strict=True)
@@ -100,7 +101,7 @@ def test_refusals(fields: dict[str, Any], reason: str) -> None:
 def test_the_defaults() -> None:
     request = parse(unknown_field=1, user="me", prompt_cache_key="s")
     assert (request.effort, request.thinking, request.tool_choice) == ("max", True, "auto")
-    assert (request.temperature, request.top_p, request.max_tokens) == (1.0, 0.95, None)
+    assert (request.params.temperature, request.params.top_p, request.max_tokens) == (1.0, 0.95, None)
     assert request.ignored == []
 
 
@@ -114,14 +115,14 @@ def test_effort_is_read_from_each_place() -> None:
 def test_thinking_is_switched_off_only_where_allowed() -> None:
     profile = Profile(may_disable_thinking=True)
     request = parse(profile, thinking={"type": "disabled"})
-    assert (request.thinking, request.temperature) == (False, 0.6)
+    assert (request.thinking, request.params.temperature) == (False, 0.6)
     assert not parse(profile, chat_template_kwargs={"enable_thinking": False}).thinking
 
 
 def test_the_lenient_profile_names_what_it_ignores() -> None:
     request = parse(temperature=0, frequency_penalty=0.5, presence_penalty=0, logprobs=True)
-    assert request.ignored == ["temperature", "frequency_penalty", "logprobs"]
-    assert request.temperature == 1.0
+    assert request.ignored == ["temperature", "frequency_penalty"]
+    assert (request.params.temperature, request.params.logprobs) == (1.0, 0)
     named_choice = {"type": "function", "function": {"name": "f"}}
     request = parse(tools=[TOOL], tool_choice=named_choice)
     assert (request.tool_choice, request.ignored) == ("auto", ["tool_choice"])
@@ -132,14 +133,14 @@ def test_the_strict_profile_refuses_sampling(field: str) -> None:
     with pytest.raises(BadRequestError, match=f"invalid {field}: only"):
         parse(STRICT, **{field: 0.5})
     fixed = {"temperature": 1, "top_p": 0.95, "presence_penalty": 0, "frequency_penalty": 0.0}
-    assert parse(STRICT, **fixed).temperature == 1.0
+    assert parse(STRICT, **fixed).params.temperature == 1.0
 
 
 def test_small_models_take_sampling() -> None:
     profile = Profile(takes_sampling=True, temperature=0.0, top_p=1.0)
     request = parse(profile, temperature=0.7, top_p=0.5, seed=3)
-    assert (request.temperature, request.top_p, request.seed) == (0.7, 0.5, 3)
-    assert parse(profile).temperature == 0
+    assert (request.params.temperature, request.params.top_p, request.params.seed) == (0.7, 0.5, 3)
+    assert parse(profile).params.temperature == 0
 
 
 def test_missing_reasoning_is_a_note_or_a_refusal() -> None:
@@ -160,7 +161,7 @@ def test_dynamic_tools_count_as_tools() -> None:
 
 def test_limits_and_stops() -> None:
     request = parse(max_tokens=5, max_completion_tokens=7, stop="END", stream_options={"include_usage": True})
-    assert (request.max_tokens, request.stop, request.include_usage) == (7, ("END",), True)
+    assert (request.max_tokens, request.params.stop, request.include_usage) == (7, ("END",), True)
     assert parse(max_tokens=5).max_tokens == 5
 
 
