@@ -6,6 +6,7 @@ The JSON is a contract for scripts (`docs/guide`): fields are added, never chang
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from k3agent.events import (
     Compacted,
     MessageAdded,
     Noticed,
+    PrefillProgressed,
     ReasoningStreamed,
     Retrying,
     TextStreamed,
@@ -30,6 +32,8 @@ from k3agent.headless.output import clean
 from k3agent.types import ImagePart, JsonObject, Message, ReasoningPart, Role, TextPart, ToolCall, ToolResult
 
 LAST_WORDS = "The model's last words, which nothing confirms:"
+
+_READ_EVERY_S = 2.0
 
 Write = Callable[[str], None]
 
@@ -159,6 +163,7 @@ class StreamJsonFormat:
         self._write = write
         self._is_partial = is_partial
         self._session_id = ""
+        self._read_at = -_READ_EVERY_S
 
     def started(self, start: Start) -> None:
         self._session_id = start.session_id
@@ -197,6 +202,11 @@ class StreamJsonFormat:
                     tokens_before=event.tokens_before,
                     tokens_after=event.tokens_after,
                 )
+            case PrefillProgressed():
+                # The engine tells of every chunk; a script wants to know that it goes on.
+                if time.monotonic() - self._read_at >= _READ_EVERY_S:
+                    self._read_at = time.monotonic()
+                    self._line("system", subtype="prefill", done=event.done, total=event.total)
             case Noticed():
                 self._line("system", subtype="notice", level=event.level, text=event.text, data=event.data)
             case CheckEnded():

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from k3agent.events import (
     AnyEvent,
     CallEnded,
+    CallProgressed,
     CallProposed,
+    CallStarted,
     CheckEnded,
     Compacted,
     MessageAdded,
@@ -19,6 +21,7 @@ from k3agent.events import (
     PrefillProgressed,
     ReasoningStreamed,
     Retrying,
+    UsageChanged,
 )
 from k3agent.headless.formats import End
 from k3agent.headless.output import clean
@@ -44,9 +47,11 @@ class Progress:
         self._is_quiet = is_quiet
         self._is_mid_line = False
         self._has_status = False
-        # Since when the engine has been reading the prompt, and when that was said last.
-        self._reading_since: float | None = None
+        # What is being waited for and since when; when that was said last; how far the prompt is read.
+        self._waiting = ""
+        self._waiting_since = 0.0
         self._said_at = 0.0
+        self._reading = ""
 
     def line(self, text: str, style: str = "") -> None:
         self._end_line()
@@ -57,9 +62,9 @@ class Progress:
         if self._is_quiet:
             return
         if isinstance(event, PrefillProgressed):
-            self._reading(event)
+            self._read(event)
             return
-        self._reading_since = None
+        self._note_waiting(event)
         match event:
             case ReasoningStreamed() if self._has_color:
                 self._stream(event.text)
@@ -74,11 +79,7 @@ class Progress:
             case CallEnded():
                 self._call_ended(event)
             case CheckEnded():
-                is_fine = event.exit_code == 0
-                end = "passed" if is_fine else f"failed (exit code {event.exit_code})"
-                self.line(
-                    f"{'✓' if is_fine else '✗'} check {event.command}: {end}", "green" if is_fine else "red"
-                )
+                self._check_ended(event)
             case Retrying():
                 self.line(
                     f"… again in {event.delay_s:.1f} s (attempt {event.attempt}): {event.reason}", "yellow"
@@ -123,23 +124,44 @@ class Progress:
         if end.exit_code and end.session_id not in end.report:
             self.line(f"To go on: k3agent run --resume {end.session_id}", "dim")
 
-    def _reading(self, event: PrefillProgressed) -> None:
-        """How far the engine is with a prompt that takes its time: a line that changes on a terminal, now and
-        then a new line in a log.
+    def tick(self) -> None:
+        """To be called every second or so: tells of a wait that takes its time, in a line that changes on a
+        terminal, now and then with a new line in a log.
         """
         now = time.monotonic()
-        if self._reading_since is None:
-            self._reading_since = now
-        if event.total <= 0 or now - self._reading_since < _SLOW_S:
+        waited_s = now - self._waiting_since
+        if self._is_quiet or self._is_mid_line or not self._waiting or waited_s < _SLOW_S:
             return
-        text = f"reading the prompt: {100 * event.done // event.total} % of {event.total} tokens"
+        text = f"{self._reading or self._waiting} ({waited_s:.0f} s)"
         if self._has_color:
-            self._end_line()
             self._write(self._styled(f"\r{text}\x1b[K", "dim"))
             self._has_status = True
-        elif now - self._said_at >= _LOG_EVERY_S:
+        elif waited_s >= _LOG_EVERY_S and now - self._said_at >= _LOG_EVERY_S:
             self._said_at = now
-            self.line(text)
+            self.line(text, "dim")
+
+    def _read(self, event: PrefillProgressed) -> None:
+        if event.total > 0:
+            if not self._waiting:
+                self._wait_for("waiting for the model")
+            self._reading = f"reading the prompt: {event.done:,} of {event.total:,} tokens"
+            self.tick()
+
+    def _note_waiting(self, event: AnyEvent) -> None:
+        match event:
+            case MessageAdded(message=message) if message.role is not Role.ASSISTANT:
+                self._wait_for("waiting for the model")
+            case Retrying():
+                self._wait_for("waiting for the model again")
+            case CallStarted():
+                self._wait_for(f"{event.tool} runs")
+            case Noticed() | CallProposed() | CallProgressed() | UsageChanged():
+                return
+            case _:
+                self._wait_for("")
+
+    def _wait_for(self, what: str) -> None:
+        self._waiting, self._waiting_since, self._reading = what, time.monotonic(), ""
 
     def _end_line(self) -> None:
         if self._is_mid_line:
@@ -150,6 +172,11 @@ class Progress:
         if self._has_status:
             self._write("\r\x1b[K")
             self._has_status = False
+
+    def _check_ended(self, event: CheckEnded) -> None:
+        is_fine = event.exit_code == 0
+        end = "passed" if is_fine else f"failed (exit code {event.exit_code})"
+        self.line(f"{'✓' if is_fine else '✗'} check {event.command}: {end}", "green" if is_fine else "red")
 
     def _call_ended(self, event: CallEnded) -> None:
         lines = event.result.text.splitlines()

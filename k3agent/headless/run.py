@@ -51,6 +51,7 @@ _END_LIMIT_S = 4.0
 _CLOSE_LIMIT_S = 3.0
 # How long a reader that has stopped reading is waited for once a signal has asked for the end.
 _URGENT_FLUSH_S = 60.0
+_TICK_S = 1.0
 _MAX_SCHEMA_REPAIRS = 2
 # A second signal after this long ends the process at once.
 _INSISTING_S = 2.0
@@ -388,7 +389,9 @@ def run(options: RunOptions) -> int:
     code: list[int] = [ExitCode.ERROR]
 
     async def whole() -> None:
+        ticking = asyncio.create_task(_tick(progress))
         end = await headless.run()
+        ticking.cancel()
         code[0] = _finish(headless, end)
         await headless.close()
         err.flush(0.5)
@@ -399,6 +402,12 @@ def run(options: RunOptions) -> int:
 
     asyncio.run(whole())
     return code[0]
+
+
+async def _tick(progress: Progress) -> None:
+    while True:
+        await asyncio.sleep(_TICK_S)
+        progress.tick()
 
 
 def _finish(headless: HeadlessRun, end: End) -> int:

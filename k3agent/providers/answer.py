@@ -62,7 +62,8 @@ class AnswerReader:
     """Feed it decoded chunks; `finish` closes the answer. One per attempt.
 
     `reasoning_field` becomes the field in which the endpoint sent reasoning. `is_whole` says whether the
-    endpoint gave a finish reason: without one the answer was cut.
+    endpoint gave a finish reason: without one the answer was cut. `is_still_reading`: the newest word of the
+    endpoint was how far it has read the prompt.
     """
 
     calls: CallReader
@@ -76,6 +77,7 @@ class AnswerReader:
     has_empty_reasoning: bool = False
     has_reasoning: bool = False
     has_text: bool = False
+    is_still_reading: bool = False
     notices: list[str] = field(default_factory=list)
     extra: dict[str, str] = field(default_factory=dict)
     leak: Found | None = None

@@ -221,7 +221,7 @@ class ChatClient:
         decoder = SseDecoder()
         is_done = False
         try:
-            async with aclosing(self._chunks(response)) as chunks:
+            async with aclosing(self._chunks(response, reader)) as chunks:
                 async for chunk in chunks:
                     events = decoder.feed(chunk) if chunk else _last_events(decoder)
                     for event in events:
@@ -244,14 +244,23 @@ class ChatClient:
         self, event: SseEvent, reader: AnswerReader, response: httpx.Response, endpoint: Endpoint
     ) -> list[Delta]:
         if event.comment is None:
-            return reader.feed(_decode(event.data, response, endpoint))
+            chunk = _decode(event.data, response, endpoint)
+            progress = _progress(chunk.get("prompt_progress"))
+            reader.is_still_reading = progress is not None and progress.done < progress.total
+            return [*([progress] if progress else []), *reader.feed(chunk)]
         # Our own server tells in comments how far it has read the prompt; other comments only keep the
         # line alive.
         match = _PREFILL.match(event.comment)
-        return [ProgressDelta(done=int(match.group(1)), total=int(match.group(2)))] if match else []
+        if match is None:
+            return []
+        done, total = int(match.group(1)), int(match.group(2))
+        reader.is_still_reading = done < total
+        return [ProgressDelta(done=done, total=total)]
 
-    async def _chunks(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
-        """The body's bytes, then one empty chunk; silence after the first byte ends in `TimeoutError`."""
+    async def _chunks(self, response: httpx.Response, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
+        """The body's bytes, then one empty chunk; silence after the first byte ends in `TimeoutError`, unless
+        the server is still reading the prompt: a piece of that may take minutes.
+        """
         source = response.aiter_bytes()
         limit_s: float | None = None
         try:
@@ -262,8 +271,8 @@ class ChatClient:
                 except StopAsyncIteration:
                     break
                 if chunk:
-                    limit_s = self._timeouts.idle_s
                     yield chunk
+                    limit_s = None if reader.is_still_reading else self._timeouts.idle_s
             yield b""
         finally:
             if isinstance(source, AsyncGenerator):
@@ -422,6 +431,14 @@ def _headers(endpoint: Endpoint) -> dict[str, str]:
             kind=ProviderErrorKind.AUTH,
         )
     return headers
+
+
+def _progress(said: object) -> ProgressDelta | None:
+    """How far llama.cpp has read the prompt; `processed` counts what it had in its cache."""
+    if not isinstance(said, dict):
+        return None
+    done, total = said.get("processed"), said.get("total")
+    return ProgressDelta(done=done, total=total) if isinstance(done, int) and isinstance(total, int) else None
 
 
 def _last_events(decoder: SseDecoder) -> list[SseEvent]:

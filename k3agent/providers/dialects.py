@@ -30,7 +30,7 @@ class Dialect:
     `is_lenient`: the server may not parse the calls of its models, so calls in the text are looked for.
     `sends_cache_key`: `prompt_cache_key` is understood. `is_kimi`: every model behind it speaks K3's rules.
     `keeps_k2_ids`: ids of the form `functions.NAME:N` stay as they are, for templates that read names from
-    them.
+    them. `asks_progress`: the server tells how far it has read the prompt if it is asked to.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Dialect:
     sends_cache_key: bool = False
     is_kimi: bool = False
     keeps_k2_ids: bool = False
+    asks_progress: bool = False
 
 
 MOONSHOT = Dialect(name="moonshot", sends_cache_key=True, is_kimi=True)
@@ -47,7 +48,7 @@ KIMI_CODE = Dialect(name="kimi-code", effort_field=EffortField.THINKING, sends_c
 OPENROUTER = Dialect(name="openrouter", effort_field=EffortField.OPENROUTER, reasoning_field="reasoning")
 VLLM = Dialect(name="vllm", reasoning_field="reasoning", is_lenient=True, keeps_k2_ids=True)
 SGLANG = Dialect(name="sglang", is_lenient=True, keeps_k2_ids=True)
-LLAMACPP = Dialect(name="llamacpp", is_lenient=True, keeps_k2_ids=True)
+LLAMACPP = Dialect(name="llamacpp", is_lenient=True, keeps_k2_ids=True, asks_progress=True)
 OPEN = Dialect(name="open", is_lenient=True, keeps_k2_ids=True)
 BUNDLED = Dialect(name="bundled", is_kimi=True)
 

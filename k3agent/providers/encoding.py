@@ -131,6 +131,8 @@ class RequestEncoder:
                 "stream_options": {"include_usage": True},
                 **effort_fields(self.dialect, request.model, request.effort),
             }
+            if self.dialect.asks_progress:
+                head["return_progress"] = True
             if self.dialect.sends_cache_key:
                 head["prompt_cache_key"] = request.cache_key
             if request.tools:

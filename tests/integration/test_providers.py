@@ -1,6 +1,7 @@
 """The chat client against a real loopback server that follows a script, fault by fault."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -16,6 +17,7 @@ from k3agent.types import (
     Effort,
     Finish,
     ImagePart,
+    ProgressDelta,
     Role,
     TextPart,
 )
@@ -327,3 +329,35 @@ async def test_one_connection_serves_many_turns() -> None:
         for _ in range(5):
             await talk.ask("go")
     assert accepted == 1
+
+
+async def test_llama_cpp_is_asked_how_far_it_has_read_and_is_not_hurried() -> None:
+    def told(done: int) -> bytes:
+        progress = {"total": 30_000, "cache": 0, "processed": done, "time_ms": 5}
+        chunk = {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "prompt_progress": progress}
+        return f"data: {json.dumps(chunk)}\n\n".encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        asked.append(json.loads(await reader.readexactly(length)))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        writer.write(told(12_000))
+        await writer.drain()
+        await asyncio.sleep(0.6)
+        end = {"choices": [{"index": 0, "delta": {"content": "Hi."}, "finish_reason": "stop"}]}
+        writer.write(told(30_000) + f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n".encode())
+        await writer.drain()
+        writer.close()
+
+    asked: list[dict] = []
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    named = ScriptedServer([])
+    named.url = f"http://127.0.0.1:{port}/v1"
+    talk = Talk(client_of(named, dialect="llamacpp", timeouts=Timeouts(idle_s=0.2)))
+    await talk.ask("hi")
+    progress = [(delta.done, delta.total) for delta in talk.deltas if isinstance(delta, ProgressDelta)]
+    assert progress == [(12_000, 30_000), (30_000, 30_000)]
+    assert asked[0]["return_progress"] is True
+    server.close()

@@ -4,7 +4,15 @@ import json
 from datetime import UTC, datetime
 
 from k3agent.agent.options import Receipt
-from k3agent.events import CallEnded, CallProposed, MessageAdded, Noticed, ReasoningStreamed, TurnOutcome
+from k3agent.events import (
+    CallEnded,
+    CallProposed,
+    MessageAdded,
+    Noticed,
+    PrefillProgressed,
+    ReasoningStreamed,
+    TurnOutcome,
+)
 from k3agent.headless.formats import End, JsonFormat, Start, StreamJsonFormat, TextFormat
 from k3agent.headless.output import clean
 from k3agent.headless.progress import Progress
@@ -143,3 +151,9 @@ def test_a_terminal_gets_no_answer_that_it_would_obey() -> None:
     TextFormat(written.append, is_terminal=True).ended(end)
     TextFormat(written.append).ended(end)
     assert written == ["a�[2J�1mb\n", end.answer]
+
+
+def test_reading_a_long_prompt_is_told_now_and_then() -> None:
+    events = [PrefillProgressed(**HEAD, done=done, total=30_000) for done in range(0, 30_000, 1000)]
+    told = [line for line in streamed(*events) if line.get("subtype") == "prefill"]
+    assert [(line["done"], line["total"]) for line in told] == [(0, 30_000)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from k3agent.events import MessageAdded, Noticed, PrefillProgressed, ReasoningStreamed
+from k3agent.events import CallStarted, MessageAdded, Noticed, PrefillProgressed, ReasoningStreamed
 from k3agent.headless import progress as progress_module
 from k3agent.headless.progress import Progress
 from k3agent.types import Message, MessageId, Origin, ReasoningPart, Role, SessionId, TextPart
@@ -15,6 +15,17 @@ from k3agent.types import Message, MessageId, Origin, ReasoningPart, Role, Sessi
 
 def event(kind: type[Any], **fields: Any) -> Any:
     return kind(session=SessionId("s"), seq=1, at=datetime.now(UTC), **fields)
+
+
+def prompt() -> Message:
+    return Message(
+        id=MessageId("u"),
+        parent=None,
+        role=Role.USER,
+        origin=Origin.HUMAN,
+        parts=(TextPart(text="go"),),
+        created_at=datetime.now(UTC),
+    )
 
 
 class Clock:
@@ -43,7 +54,7 @@ def test_on_a_terminal_one_line_changes_and_goes(monkeypatch: pytest.MonkeyPatch
         clock.now += 2.5
     progress.event(event(Noticed, level="info", text="next"))
     text = "".join(said)
-    assert "50 % of 100 tokens" in text and "75 %" in text and "\n" not in text.split("75 %")[0]
+    assert "50 of 100 tokens (2 s)" in text and "75 of" in text and "\n" not in text.split("75 of")[0]
     assert said[-2] == "\r\x1b[K" and "next" in said[-1]
 
 
@@ -51,9 +62,39 @@ def test_in_a_log_it_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> No
     clock, said = Clock(monkeypatch), []
     progress = Progress(said.append, has_color=False)
     for done in range(100):
-        progress.event(event(PrefillProgressed, done=done, total=100))
+        progress.event(event(PrefillProgressed, done=1000 * done, total=100_000))
         clock.now += 0.3
-    assert said == [f"reading the prompt: {done} % of 100 tokens\n" for done in (7, 41, 75)]
+    heads = [text.partition(" tokens (")[0] for text in said]
+    assert heads == [f"reading the prompt: {done},000 of 100,000" for done in (34, 68)]
+
+
+def test_a_silent_model_is_waited_for_in_the_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = Clock(monkeypatch), []
+    progress = Progress(said.append, has_color=True)
+    progress.event(event(MessageAdded, message=prompt()))
+    for _ in range(5):
+        progress.tick()
+        clock.now += 1.0
+    assert "".join(said).count("waiting for the model") == 3 and "(4 s)" in said[-1]
+    progress.event(event(CallStarted, call_id="c", tool="shell"))
+    clock.now += 7
+    progress.tick()
+    assert "shell runs (7 s)" in said[-1]
+    progress.event(event(ReasoningStreamed, text="hm"))
+    count = len(said)
+    clock.now += 60
+    progress.tick()
+    assert len(said) == count
+
+
+def test_a_log_is_told_of_a_silent_model_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = Clock(monkeypatch), []
+    progress = Progress(said.append, has_color=False)
+    progress.event(event(MessageAdded, message=prompt()))
+    for _ in range(26):
+        progress.tick()
+        clock.now += 1.0
+    assert said == ["waiting for the model (10 s)\n", "waiting for the model (20 s)\n"]
 
 
 def test_the_answer_starts_on_a_line_of_its_own() -> None:
