@@ -92,6 +92,12 @@ class Runner:
         model = load_part(settings, ranks.shard if ranks is not None else Shard())
         return cls(model, settings, ranks), time.perf_counter() - begun
 
+    def run(self, batch: ForwardBatch) -> Tensor:
+        """One step of the model, on all ranks."""
+        if self._ranks is None:
+            return self.model(batch, self.storage.tensors)
+        return self._ranks.forward(self.model, batch, self.storage.tensors)
+
     def close(self) -> None:
         """End the other ranks, if there are any."""
         if self._ranks is not None:
@@ -142,9 +148,7 @@ class Runner:
             image_rows=image_rows,
             image_features=image_features,
         )
-        if self._ranks is not None:
-            return self._ranks.forward(self.model, step, self.storage.tensors)
-        return self.model(step, self.storage.tensors)
+        return self.run(step)
 
     def _images_of(self, batch: list[Work], starts: list[int]) -> tuple[LongTensor | None, Tensor | None]:
         seeing = [(w, start) for w, start in zip(batch, starts, strict=False) if w.image_rows is not None]
