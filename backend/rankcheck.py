@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from k3agent.backend.cache.hybrid import HybridCache
+from k3agent.backend.cache.radix import Checkpoint, RadixNode
 from k3agent.backend.config import PAGE_SIZE
-from k3agent.backend.engine.messages import EngineSettings, SamplingParams
+from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.ranks import Ranks
-from k3agent.backend.engine.runner import Runner, load_part
-from k3agent.backend.engine.sequence import Sequence
+from k3agent.backend.engine.runner import Runner, Work, load_part
 from k3agent.backend.errors import BackendError
-from k3agent.backend.model.inputs import ForwardBatch
 from k3agent.backend.model.random_weights import write_random
 from k3agent.backend.parallel.comm import Comm
 from k3agent.backend.parallel.shard import Shard
@@ -129,7 +128,7 @@ class TimedComm:
 
     def _end(self, begun: "float | torch.cuda.Event") -> None:
         self.num_calls += 1
-        if isinstance(begun, float):
+        if not isinstance(begun, torch.cuda.Event):
             self._seconds += time.perf_counter() - begun
             return
         # the stream waits for the collective, so an event behind it has the wait in it
@@ -151,6 +150,19 @@ class Run:
     comm_seconds: float = 0.0
 
 
+@dataclass(eq=False)
+class Held:
+    """What a sequence is to the cache."""
+
+    token_ids: list[int]
+    num_computed: int = 0
+    num_exact: int = 0
+    page_ids: list[int] = field(default_factory=list)
+    state_slot: int | None = None
+    node: RadixNode | None = None
+    resumed_from: Checkpoint | None = None
+
+
 class Script:
     """The scenario, as a driver of runner and cache. What is fed never depends on what comes out."""
 
@@ -158,7 +170,7 @@ class Script:
         self._runner, self._run = runner, run
         if runner.num_pages < _NUM_PAGES or runner.num_slots < _NUM_SLOTS:
             raise BackendError(f"{runner.cache_bytes} bytes of cache are too few; use a smaller --scale")
-        self.cache = HybridCache(_NUM_PAGES, _NUM_SLOTS, runner.storage)
+        self.cache = HybridCache(_NUM_PAGES, _NUM_SLOTS, runner.storage, exactness="off")
         self._generator = torch.Generator().manual_seed(11)
 
     def play(self) -> None:
@@ -183,6 +195,7 @@ class Script:
         self._end(side_by_side[2])
         again = self._begin(side_by_side[1].token_ids + self._tokens(_QUESTION))
         self._prefill(again, ())
+        self._save_and_load(again)
         self._decode([again])
         self._end(again)
         self._press()
@@ -199,58 +212,67 @@ class Script:
     def _tokens(self, count: int) -> list[int]:
         return torch.randint(VOCAB_SIZE, (count,), generator=self._generator).tolist()
 
-    def _begin(self, token_ids: list[int]) -> Sequence:
-        sequence = Sequence(request_id="", token_ids=token_ids, params=SamplingParams())
-        prefix = self.cache.match(sequence.token_ids)
-        if not self.cache.adopt(sequence, prefix):
+    def _begin(self, token_ids: list[int]) -> Held:
+        held = Held(token_ids)
+        prefix = self.cache.match(held.token_ids)
+        if not self.cache.adopt(held, prefix):
             raise BackendError("the script needs more slots or pages than it has")
-        self._run.hits.append(sequence.num_computed)
-        return sequence
+        self._run.hits.append(held.num_computed)
+        return held
 
-    def _prefill(self, sequence: Sequence, stops: Several[int]) -> None:
-        ends = [stop for stop in stops if sequence.num_computed < stop < len(sequence.token_ids)]
-        for end in [*ends, len(sequence.token_ids)]:
-            self._forward([(sequence, end - sequence.num_computed)])
+    def _prefill(self, held: Held, stops: Several[int]) -> None:
+        ends = [stop for stop in stops if held.num_computed < stop < len(held.token_ids)]
+        for end in [*ends, len(held.token_ids)]:
+            self._forward([(held, end - held.num_computed)])
             if end in stops:
-                self.cache.checkpoint(sequence)
+                self.cache.checkpoint(held)
 
-    def _decode(self, sequences: list[Sequence]) -> None:
+    def _decode(self, several: list[Held]) -> None:
         for _ in range(_ANSWER):
-            for sequence in sequences:
-                sequence.token_ids += self._tokens(1)
-            self._forward([(sequence, 1) for sequence in sequences])
+            for held in several:
+                held.token_ids += self._tokens(1)
+            self._forward([(held, 1) for held in several])
 
-    def _end(self, sequence: Sequence) -> None:
-        self.cache.checkpoint(sequence, give_slot=True)
-        self.cache.release(sequence)
+    def _end(self, held: Held) -> None:
+        self.cache.checkpoint(held, give_slot=True)
+        self.cache.release(held)
 
-    def _forward(self, work: list[tuple[Sequence, int]]) -> None:
-        for sequence, count in work:
-            if not self.cache.reserve(sequence, sequence.num_computed + count):
+    def _save_and_load(self, held: Held) -> None:
+        """What host and disk tiers do: everything leaves the device, is lost there, and comes back."""
+        storage = self._runner.storage
+        assert held.state_slot is not None
+        state = storage.read_state(held.state_slot)
+        storage.zero_state(held.state_slot)
+        storage.write_state(held.state_slot, state)
+        for page in held.page_ids:
+            saved = bytes(storage.read_page(page))
+            storage.write_page(page, bytes(len(saved)))
+            storage.write_page(page, saved)
+
+    def _forward(self, work: list[tuple[Held, int]]) -> None:
+        for held, count in work:
+            if not self.cache.reserve(held, held.num_computed + count):
                 raise BackendError("the script needs more pages than it has")
-        device = self._runner.device
-        lengths = [count for _, count in work]
-        most = max(len(sequence.page_ids) for sequence, _ in work)
-        tables = [sequence.page_ids + [0] * (most - len(sequence.page_ids)) for sequence, _ in work]
-        ids = [i for s, count in work for i in s.token_ids[s.num_computed : s.num_computed + count]]
-        batch = ForwardBatch(
-            token_ids=torch.tensor(ids, device=device),
-            cu_seqlens=[sum(lengths[:n]) for n in range(len(work) + 1)],
-            context_lens=[sequence.num_computed for sequence, _ in work],
-            page_table=torch.tensor(tables, device=device),
-            state_slots=[-1 if s.state_slot is None else s.state_slot for s, _ in work],
-            has_state=[sequence.num_computed > 0 for sequence, _ in work],
-        )
+        batch = [
+            Work(
+                token_ids=held.token_ids[held.num_computed : held.num_computed + count],
+                context_len=held.num_computed,
+                page_ids=held.page_ids,
+                state_slot=held.state_slot if held.state_slot is not None else -1,
+                num_logits=1,
+            )
+            for held, count in work
+        ]
         begun = time.perf_counter()
-        logits = self._runner.run(batch).to("cpu", torch.float64)
+        logits = self._runner.forward(batch).to("cpu", torch.float64)
         self._run.seconds += time.perf_counter() - begun
-        self._run.num_tokens += len(ids)
+        self._run.num_tokens += sum(count for _, count in work)
         self._run.logits.append(logits)
-        for sequence, count in work:
-            sequence.num_computed += count
+        for held, count in work:
+            held.num_computed += count
 
 
-def play(settings: EngineSettings) -> Run:
+def play(settings: EngineSettings, warms_up: bool = True) -> Run:
     """The script on one layout, once to warm up and once for the figures."""
     world, groups = settings.tensor_parallel, settings.expert_parallel
     name = "1 rank" if world == 1 else f"{world} ranks, experts {'whole' if groups == world else 'cut'}"
@@ -263,7 +285,8 @@ def play(settings: EngineSettings) -> Run:
         shard = Shard(comm, groups)
     runner = Runner(load_part(settings, shard), settings, ranks)
     try:
-        Script(runner, Run(name)).play()
+        if warms_up:
+            Script(runner, Run(name)).play()
         if comm is not None:
             comm.take()
         run = Run(name)
@@ -305,7 +328,7 @@ def layouts(ranks: int) -> list[tuple[int, int]]:
 def table(rows: list[Comparison]) -> list[str]:
     """For people."""
     head = ("layout", "largest difference", "same choices", "tokens/s", "collectives", "of the time", "")
-    cells = [head]
+    cells: list[tuple[str, ...]] = [head]
     for row in rows:
         run = row.run
         share = run.comm_seconds / run.seconds if run.seconds else 0.0
@@ -337,6 +360,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", default="float64", help="float64, float32 or bfloat16 (default float64)")
     made.add_argument("--scale", type=int, default=1, help="widths of the random model, 1 is tiny")
     made.add_argument("--threads", type=int, default=1, help="CPU threads of each rank (default 1)")
+    made.add_argument("--no-warm-up", action="store_true", help="play once only: quicker, worse figures")
     return made
 
 
@@ -351,15 +375,16 @@ def main(argv: Several[str] | None = None) -> int:
             "dtype": args.dtype,
             "cache_bytes": _CACHE_BYTES * args.scale,
         }
+        warms_up = not args.no_warm_up
         chosen = [(args.ranks, args.expert_parallel)] if args.expert_parallel else layouts(args.ranks)
         try:
-            alone = play(EngineSettings(**settings, threads=args.threads))
+            alone = play(EngineSettings(**settings, threads=args.threads), warms_up)
             rows = [compare(alone, alone, args.dtype)]
             for world, groups in chosen:
                 made = EngineSettings(
                     **settings, threads=args.threads * world, tensor_parallel=world, expert_parallel=groups
                 )
-                rows.append(compare(alone, play(made), args.dtype))
+                rows.append(compare(alone, play(made, warms_up), args.dtype))
         except BackendError as error:
             print(f"rankcheck: {error}", file=sys.stderr)
             return 2

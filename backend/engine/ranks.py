@@ -14,6 +14,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from k3agent.backend.cache.interfaces import Buffer
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.storage import TorchStorage
@@ -130,12 +131,16 @@ class Ranks:
 
 
 class RankedStorage:
-    """Pages and states of all ranks: whatever happens to them here happens there too."""
+    """Pages and states of all ranks: whatever happens to them here happens there too.
 
-    def __init__(self, own: TorchStorage, processes: RankProcesses) -> None:
-        self._own, self._tell = own, processes.tell
+    `state_bytes` counts the parts of all ranks, which is what a saved state takes; a page is saved once.
+    """
+
+    def __init__(self, own: TorchStorage, ranks: Ranks) -> None:
+        self._own, self._processes, self._tell = own, ranks.processes, ranks.processes.tell
+        self._world = ranks.shard.world
         self.tensors = own.tensors
-        self.page_bytes, self.state_bytes = own.page_bytes, own.state_bytes
+        self.page_bytes, self.state_bytes = own.page_bytes, own.state_bytes * self._world
 
     def copy_page(self, src_page: int, dst_page: int) -> None:
         self._tell("copy_page", src_page, dst_page)
@@ -152,6 +157,28 @@ class RankedStorage:
     def poison_state(self, slot: int) -> None:
         self._tell("poison_state", slot)
         self._own.poison_state(slot)
+
+    def read_page(self, page: int) -> Buffer:
+        return self._own.read_page(page)
+
+    def write_page(self, page: int, data: Buffer) -> None:
+        self._tell("write_page", page, bytes(data))
+        self._own.write_page(page, data)
+
+    def read_state(self, slot: int) -> Buffer:
+        self._tell("read_state", slot)
+        return b"".join([self._own.read_state(slot), *self._processes.answers()])
+
+    def write_state(self, slot: int, data: Buffer) -> None:
+        if len(data) != self.state_bytes:
+            raise BackendError(
+                f"a saved state has {len(data)} bytes where {self._world} ranks want {self.state_bytes}."
+            )
+        size = self._own.state_bytes
+        parts = [bytes(data[begin : begin + size]) for begin in range(0, len(data), size)]
+        for number, part in enumerate(parts[1:], 1):
+            self._processes.tell_one(number, "write_state", slot, part)
+        self._own.write_state(slot, parts[0])
 
 
 def is_ranked(settings: EngineSettings) -> bool:

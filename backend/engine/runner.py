@@ -77,7 +77,7 @@ class Runner:
             )
         tensors = allocate_cache(self.config, self.num_pages, self.num_slots, model.dtype, self.device)
         own = TorchStorage(tensors)
-        self.storage = own if ranks is None else RankedStorage(own, ranks.processes)
+        self.storage = own if ranks is None else RankedStorage(own, ranks)
 
     @classmethod
     def load(

@@ -33,7 +33,7 @@ class Worker:
         self._comm = comm
         model = load_part(settings, Shard(comm, settings.expert_parallel))
         runner = Runner(model, settings)
-        storage = runner.storage
+        storage = self._storage = runner.storage
         self._model, self._tensors, self._width = model, storage.tensors, model.config.hidden_size
         self._operations = {
             "forward": self._forward,
@@ -41,6 +41,8 @@ class Worker:
             "copy_state": storage.copy_state,
             "zero_state": storage.zero_state,
             "poison_state": storage.poison_state,
+            "write_page": storage.write_page,
+            "write_state": storage.write_state,
         }
 
     def serve(self, commands: Connection) -> None:
@@ -49,7 +51,10 @@ class Worker:
             name, *arguments = commands.recv()
             if name == "stop":
                 return
-            self._operations[name](*arguments)
+            if name == "read_state":
+                commands.send(self._storage.read_state(*arguments))
+            else:
+                self._operations[name](*arguments)
 
     def _forward(self, plan: StepPlan) -> None:
         self._model(plan.batch(self._model.device, self._features), self._tensors)

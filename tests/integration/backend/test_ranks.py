@@ -1,44 +1,52 @@
-"""Two processes that share a model over gloo give the logits of one."""
+"""Ranks as processes: what they compute, alone and as an engine, equals what one rank does."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import torch
+import pytest
 from support.tiny_k3 import write_tiny_k3
+from support.tiny_tokenizer import VOCAB_SIZE, write_tiny_tokenizer
 
-from k3agent.backend.model.inputs import ForwardBatch, allocate_cache
-from k3agent.backend.model.weights import load_model
-
-RANK = """
-import sys, torch
-from k3agent.backend.model.inputs import ForwardBatch, allocate_cache
-from k3agent.backend.model.weights import load_model
-from k3agent.backend.parallel.comm import GroupComm
-from k3agent.backend.parallel.shard import Shard
-folder, rank, ep = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-torch.set_num_threads(1)
-meet = f"file://{folder}/meet-{ep}"
-torch.distributed.init_process_group("gloo", init_method=meet, rank=rank, world_size=2)
-model = load_model(folder, torch.float64, shard=Shard(GroupComm(), expert_parallel=ep))
-ids = torch.arange(30)
-batch = ForwardBatch(ids, [0, 30], [0], torch.tensor([[0]]), [0], [False], ids)
-logits = model(batch, allocate_cache(model.config, 1, 1, torch.float64))
-torch.save(logits, f"{folder}/{rank}.pt")
-torch.distributed.destroy_process_group()
-"""
+TESTS = Path(__file__).resolve().parents[2]
+LONG_S = 500
 
 
-def test_two_processes_equal_one(tmp_path: Path) -> None:
-    write_tiny_k3(tmp_path, moe_intermediate_size=64)
-    model = load_model(tmp_path, torch.float64)
-    ids = torch.arange(30)
-    batch = ForwardBatch(ids, [0, 30], [0], torch.tensor([[0]]), [0], [False], ids)  # type: ignore[arg-type]
-    expected = model(batch, allocate_cache(model.config, 1, 1, torch.float64))
-    for ep in ("1", "2"):
-        command = [sys.executable, "-P", "-c", RANK, str(tmp_path)]
-        ranks = [subprocess.Popen([*command, str(rank), ep]) for rank in range(2)]
-        assert [process.wait(100) for process in ranks] == [0, 0]
-        for rank in range(2):
-            found = torch.load(tmp_path / f"{rank}.pt")
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", *command],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("ranks", "groups"), [(2, 1), (4, 2)])
+def test_steps_hits_resumes_and_saved_states_equal_one_rank(ranks: int, groups: int) -> None:
+    flags = ["--ranks", str(ranks), "--expert-parallel", str(groups), "--no-warm-up"]
+    found = run("-m", "k3agent.backend.rankcheck", *flags)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stdout.count(" ok\n") == 2
+
+
+def engine(folder: Path, ranks: int, groups: int) -> dict[str, Any]:
+    found = run(str(TESTS / "support" / "ranks_child.py"), str(folder), str(ranks), str(groups))
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)
+
+
+def test_an_engine_on_two_ranks_gives_the_tokens_of_one(tmp_path: Path) -> None:
+    """Requests side by side, with hits, aborts and preemptions, sampled by seed."""
+    write_tiny_k3(
+        tmp_path, vocab_size=VOCAB_SIZE, moe_intermediate_size=64, linear_attn_config={"num_heads": 4}
+    )
+    write_tiny_tokenizer(tmp_path)
+    expected = engine(tmp_path, 1, 1)
+    found = engine(tmp_path, 2, 2)
+    assert expected["num_preempted"] == 2 and max(expected["num_cached"].values()) > 0
+    assert found == expected
