@@ -22,13 +22,6 @@ class CacheCounters:
     filed_inexact: int = 0
     replaced_inexact: int = 0
     """Class-B checkpoints that the idle canonicaliser replaced by class A."""
-    loaded_pages: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TIERS, 0))
-    loaded_states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TIERS, 0))
-    ignored_entries: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("torn", "foreign"), 0))
-    """Of the disk: records that were not used, and not guessed at."""
-    skipped_writes: int = 0
-    """Records not written because the queue to the disk was full or another process writes there."""
-    write_errors: int = 0
 
     @property
     def lost_without_state_tokens(self) -> int:

@@ -12,31 +12,24 @@ from dataclasses import dataclass
 from k3agent.backend.cache.audit import audit
 from k3agent.backend.cache.counters import CacheCounters, Ledger
 from k3agent.backend.cache.inexact import InexactPaths
-from k3agent.backend.cache.interfaces import Exactness, Storage, Tenant
+from k3agent.backend.cache.interfaces import Exactness, Storage, Tenant, TieredStorage
 from k3agent.backend.cache.keys import root_key
+from k3agent.backend.cache.lookup import Forgotten, Prefix, look_up
+from k3agent.backend.cache.lower import LowerTiers, SavedState, place_of
 from k3agent.backend.cache.pages import PagePool
-from k3agent.backend.cache.radix import Checkpoint, Match, RadixNode, RadixTree
+from k3agent.backend.cache.radix import Checkpoint, RadixNode, RadixTree
 from k3agent.backend.cache.resident import Resident
+from k3agent.backend.cache.restore import Restorer
 from k3agent.backend.cache.states import StatePool
+from k3agent.backend.cache.tiers import HostTier, LostRecordError
+from k3agent.backend.cache.tiers_disk import DiskTier
 from k3agent.backend.config import PAGE_SIZE
-from k3agent.backend.errors import CacheFullError
+from k3agent.backend.errors import BackendError, CacheFullError
 
+__all__ = ["DiskTier", "HostTier", "HybridCache", "Prefix", "split_budget"]
 
-@dataclass(slots=True)
-class Prefix:
-    """A match whose path stays locked until it is adopted by a sequence or dropped."""
-
-    kv_len: int
-    state_len: int
-    path: tuple[RadixNode, ...]
-    """Nodes that hold the first `state_len` tokens."""
-    checkpoint: Checkpoint | None
-    node: RadixNode | None
-    is_background: bool
-    is_exact: bool
-    """What is resumed equals what a cold run passes through."""
-    losses: dict[str, int]
-    """Tokens past the hit, by why they are computed again."""
+_MAX_LOST_RECORDS = 8
+"""Records that may prove unreadable in one resume before only the device is asked."""
 
 
 @dataclass(slots=True)
@@ -45,6 +38,8 @@ class Holding:
 
     tenant: Tenant
     is_background: bool
+    saved_state: SavedState | None
+    """What it was resumed from, if that lay on a lower tier."""
 
 
 def split_budget(
@@ -68,6 +63,8 @@ class HybridCache:
         page_size: int = PAGE_SIZE,
         grid: int = 512,
         exactness: Exactness = "idle",
+        host: HostTier | None = None,
+        disk: DiskTier | None = None,
         debug: bool = False,
     ) -> None:
         if grid % page_size:
@@ -80,11 +77,29 @@ class HybridCache:
         self.exactness: Exactness = exactness
         self.holdings: dict[int, Holding] = {}
         self.prefixes: dict[int, Prefix] = {}
+        self.lower: LowerTiers | None = None
         self._storage = storage
+        self._restorer = Restorer(self.resident, storage)
         self._page_size = page_size
         self._grid = grid
         self._inexact = InexactPaths()
+        self._forgotten = Forgotten()
         self._now = 0
+        if host is not None or disk is not None:
+            self.attach_tiers(host, disk)
+
+    def attach_tiers(self, host: HostTier | None, disk: DiskTier | None) -> None:
+        """From now on what leaves the device goes to `host`, and checkpoints are written through to `disk`.
+
+        The tree must be empty: its keys are those of the disk's model from here on.
+        """
+        if self.tree.num_nodes or self.holdings:
+            raise BackendError("tiers are attached to an empty cache; call clear() before")
+        if not isinstance(self._storage, TieredStorage):
+            raise BackendError("this storage cannot copy pages to the host; use no host or disk cache")
+        self.tree.root.key = root_key(disk.fingerprint if disk is not None else "")
+        self.lower = LowerTiers(self._storage, host, disk)
+        self.resident.below = self._restorer.lower = self.lower
 
     # --- a sequence begins
 
@@ -95,34 +110,23 @@ class HybridCache:
         neither as a request nor as a use.
         """
         self._now += 1
+        if self.lower is not None and self.lower.disk is not None:
+            self.lower.disk.poll(self._now)
         must_be_exact = self.exactness == "always" if exact_only is None else exact_only
-        match = self.tree.match(token_ids, len(token_ids) - 1)
-        exact_len = _exact_len(match.path)
-        usable = [
-            c for c in match.checkpoints if not must_be_exact or (c.is_exact and c.position <= exact_len)
-        ]
-        checkpoint = usable[-1] if usable else None
-        path: tuple[RadixNode, ...] = ()
-        if checkpoint is not None:
-            depth = next(i for i, node in enumerate(match.path) if node is checkpoint.node)
-            path = match.path[: depth + 1]
-        node = path[-1] if path else None
-        state_len = checkpoint.position if checkpoint else 0
-        prefix = Prefix(
-            kv_len=match.kv_len,
-            state_len=state_len,
-            path=path,
-            checkpoint=checkpoint,
-            node=node,
-            is_background=exact_only is True,
-            is_exact=checkpoint is not None and checkpoint.is_exact and state_len <= exact_len,
-            losses=_losses(match, state_len, len(token_ids)),
-        )
-        if node is not None:
-            self.resident.lock(node)
+        return self._match(token_ids, must_be_exact, exact_only is True, self.lower)
+
+    def _match(
+        self, token_ids: Sequence[int], must_be_exact: bool, is_background: bool, lower: LowerTiers | None
+    ) -> Prefix:
+        prefix = look_up(self.tree, lower, self._forgotten, token_ids, must_be_exact)
+        prefix.is_background = is_background
+        if prefix.node is not None:
+            self.resident.lock(prefix.node)
             self.prefixes[id(prefix)] = prefix
-        for touched in path:
+        for touched in prefix.path:
             self.resident.touch(touched, self._now)
+        if prefix.dead is not None and lower is self.lower:
+            self.resident.drop_subtree(prefix.dead)
         return prefix
 
     def plan(self, prefix: Prefix, num_prompt: int, anchors: Iterable[int] = ()) -> list[int]:
@@ -145,57 +149,61 @@ class HybridCache:
             prefix.node = None
 
     def adopt(self, tenant: Tenant, prefix: Prefix) -> bool:
-        """Give the sequence a slot and the pages of its prefix; False, and the prefix dropped, if none is
-        left.
+        """Give the sequence a slot and the pages of its prefix, loading what is not on the device; False,
+        and the prefix dropped, if there is no room.
+
+        A record that proves unreadable shortens the prefix; see `tenant.num_computed` afterwards.
         """
         assert tenant.state_slot is None and not tenant.page_ids
+        for attempt in range(_MAX_LOST_RECORDS + 1):
+            try:
+                return self._adopt(tenant, prefix)
+            except LostRecordError:
+                self.drop(prefix)
+            must_be_exact = self.exactness == "always" or prefix.is_background
+            lower = self.lower if attempt + 1 < _MAX_LOST_RECORDS else None
+            prefix = self._match(tenant.token_ids, must_be_exact, prefix.is_background, lower)
+        raise AssertionError("a resume from the device alone lost a record")
+
+    def _adopt(self, tenant: Tenant, prefix: Prefix) -> bool:
         checkpoint = prefix.checkpoint
+        if checkpoint is not None and checkpoint.slot is None:
+            raise LostRecordError("the checkpoint was evicted after the match; match again")
         slot = self.resident.take_slot(checkpoint, zeroed=checkpoint is None)
         if slot is None:
             self.drop(prefix)
             return False
-        pages = self._pages_of(prefix)
-        if pages is None:
+        try:
+            restored = self._restorer.restore(prefix, slot, self._now)
+        except LostRecordError:
+            self.states.release(slot)
+            raise
+        if restored is None:
             self.states.release(slot)
             self.drop(prefix)
             return False
         if checkpoint is not None:
-            assert checkpoint.slot is not None
-            self._storage.copy_state(checkpoint.slot, slot)
             checkpoint.last_used = self._now
             self.resident.value_again(checkpoint)
-        tenant.state_slot, tenant.page_ids, tenant.num_computed = slot, pages, prefix.state_len
+        if restored.node is not None:
+            self.resident.lock(restored.node)
+        self.drop(prefix)
+        tenant.state_slot, tenant.page_ids, tenant.num_computed = slot, restored.pages, prefix.state_len
         tenant.num_exact = prefix.state_len if prefix.is_exact else 0
-        tenant.node, prefix.node = prefix.node, None
-        self.prefixes.pop(id(prefix), None)
-        tenant.resumed_from = checkpoint
-        self.holdings[id(tenant)] = Holding(tenant, prefix.is_background)
+        tenant.node, tenant.resumed_from = restored.node, checkpoint
+        self.holdings[id(tenant)] = Holding(tenant, prefix.is_background, prefix.saved_state)
         if not prefix.is_background:
-            self.counters.queried_tokens += len(tenant.token_ids)
-            self.counters.hit_tokens += prefix.state_len
-            self.counters.hit_tokens_by_tier["device"] += prefix.state_len
-            for cause, num_tokens in prefix.losses.items():
-                self.counters.lost_tokens[cause] += num_tokens
+            self._count(tenant, prefix, restored.tokens_by_tier)
         return True
 
-    def _pages_of(self, prefix: Prefix) -> list[int] | None:
-        """The pages of a prefix, held once more; the one it ends in is copied."""
-        num_whole, rest = divmod(prefix.state_len, self._page_size)
-        pages: list[int] = []
-        for node in prefix.path[:num_whole]:
-            assert node.page_id is not None
-            self.pages.retain(node.page_id)
-            pages.append(node.page_id)
-        if rest:
-            copy = self.resident.take_page()
-            source = prefix.path[num_whole].page_id
-            if copy is None or source is None:
-                for page in pages:
-                    self.pages.release(page)
-                return None
-            self._storage.copy_page(source, copy)
-            pages.append(copy)
-        return pages
+    def _count(self, tenant: Tenant, prefix: Prefix, tokens_by_tier: dict[str, int]) -> None:
+        counters = self.counters
+        counters.queried_tokens += len(tenant.token_ids)
+        counters.hit_tokens += prefix.state_len
+        for tier, num_tokens in tokens_by_tier.items():
+            counters.hit_tokens_by_tier[tier] += num_tokens
+        for cause, num_tokens in prefix.losses.items():
+            counters.lost_tokens[cause] += num_tokens
 
     def reserve(self, tenant: Tenant, num_tokens: int) -> bool:
         """Make the sequence's pages reach `num_tokens`; False when not even eviction frees enough of them."""
@@ -275,6 +283,7 @@ class HybridCache:
                 assert known.slot is not None
                 self._storage.copy_state(tenant.state_slot, known.slot)
                 self.resident.make_exact(known)
+                self._save(known)
             known.last_used = self._now
             self._supersede(tenant, known)
             self.resident.value_again(known)
@@ -293,6 +302,7 @@ class HybridCache:
         made.num_uses = int(bool(node.children) or len(node.token_ids) > offset)
         self.resident.attach(made)
         self._supersede(tenant, made)
+        self._save(made)
         if is_exact:
             self.counters.filed_exact += 1
         else:
@@ -304,11 +314,21 @@ class HybridCache:
         former = tenant.resumed_from
         tenant.resumed_from = deeper
         holding = self.holdings.get(id(tenant))
-        if former is None or former is deeper or (holding is not None and holding.is_background):
+        if former is deeper or (holding is not None and holding.is_background):
             return
-        former.num_uses += 1
-        former.is_superseded = former.num_uses < 2
-        self.resident.value_again(former)
+        if former is not None:
+            former.num_uses += 1
+            former.is_superseded = former.num_uses < 2
+            self.resident.value_again(former)
+            if self.lower is not None and former.is_superseded:
+                self.lower.demote(*place_of(former))
+        elif holding is not None and holding.saved_state is not None and self.lower is not None:
+            self.lower.demote(holding.saved_state.key, holding.saved_state.tail)
+            holding.saved_state = None
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        if self.lower is not None:
+            self.lower.save(checkpoint, self.resident.saved_tokens(checkpoint), self._now)
 
     # --- class B gives way to class A
 
@@ -328,7 +348,11 @@ class HybridCache:
 
     def _drop_inexact(self, floor: RadixNode) -> None:
         for checkpoint in self._inexact.remove(floor):
-            if checkpoint.slot is not None and not checkpoint.is_exact:
+            if checkpoint.is_exact:
+                continue
+            if self.lower is not None:
+                self.lower.forget(*place_of(checkpoint))
+            if checkpoint.slot is not None:
                 self.resident.detach(checkpoint)
                 self.counters.replaced_inexact += 1
 
@@ -366,12 +390,26 @@ class HybridCache:
         self.holdings.pop(id(tenant), None)
 
     def clear(self) -> None:
-        """Forget everything that no running sequence holds."""
-        while self.resident.evict_page():
-            pass
+        """Forget everything on the device and in host memory that no running sequence holds."""
+        self.resident.drop_all()
+        self._forgotten.clear()
+        if self.lower is not None and self.lower.host is not None:
+            self.lower.host.clear()
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until all checkpoints filed so far are on disk; False if that takes longer."""
+        disk = self.lower.disk if self.lower is not None else None
+        return disk is None or disk.flush(self._now, timeout_s)
+
+    def close(self) -> None:
+        """Write what waits for the disk and let go of its folder. The cache goes on without it."""
+        if self.lower is not None and self.lower.disk is not None:
+            self.lower.disk.close()
 
     def _forget_node(self, node: RadixNode) -> None:
         self._inexact.remove(node)
+        if node.is_full:
+            self._forgotten.add(node.key)
 
     # --- accounts
 
@@ -383,6 +421,8 @@ class HybridCache:
         """Every byte, exact at this moment."""
         num_checkpoints = self.resident.num_exact + self.resident.num_inexact
         held_pages = self.pages.num_pages - self.pages.num_free
+        host = self.lower.host if self.lower is not None else None
+        disk = self.lower.disk if self.lower is not None else None
         return Ledger(
             page_bytes=self._storage.page_bytes,
             slot_bytes=self._storage.state_bytes,
@@ -393,33 +433,15 @@ class HybridCache:
             running_slots=self.states.num_slots - self.states.num_free - num_checkpoints,
             exact_checkpoints=self.resident.num_exact,
             inexact_checkpoints=self.resident.num_inexact,
+            host_bytes=host.used_bytes if host is not None else 0,
+            disk_bytes=disk.used_bytes if disk is not None else 0,
+            staging_bytes=disk.staged_bytes if disk is not None else 0,
         )
 
     def check(self) -> None:
         """Raise AssertionError if any count, lock, page or slot is not explained by who holds it."""
         holders = [*(holding.tenant for holding in self.holdings.values())]
         audit(self.resident, holders, list(self.prefixes.values()), self.ledger())
-
-
-def _exact_len(path: Sequence[RadixNode]) -> int:
-    """How far the pages of a path are exact."""
-    length = 0
-    for node in path:
-        if not node.is_exact:
-            break
-        length = node.end
-    return length
-
-
-def _losses(match: Match, hit: int, num_tokens: int) -> dict[str, int]:
-    """Why the tokens past the hit are computed again."""
-    known = max(match.kv_len, hit)
-    off_grid = max([hit, *(c.position for c in match.checkpoints)])
-    lost = [node.start + offset for node in match.path for offset in node.lost_states or ()]
-    evicted = max([off_grid, *(position for position in lost if position <= known)])
-    return {
-        "off_grid": off_grid - hit,
-        "evicted": evicted - off_grid,
-        "no_state": known - evicted,
-        "never_seen": num_tokens - known,
-    }
+        for tier in (self.lower.host, self.lower.disk) if self.lower is not None else ():
+            if tier is not None:
+                tier.check()

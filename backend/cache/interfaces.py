@@ -1,6 +1,6 @@
 """What the cache asks of its surroundings: tensors behind the numbers, sequences that use them."""
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from k3agent.backend.cache.radix import Checkpoint, RadixNode
 
@@ -23,6 +23,7 @@ class Storage(Protocol):
         ...
 
 
+@runtime_checkable
 class TieredStorage(Storage, Protocol):
     """A storage whose pages and states can leave the device and come back: what host and disk need."""
 

@@ -18,11 +18,11 @@ from k3agent.backend.cache.values import STATELESS_CHANCE, SUPERSEDED_CHANCE, Va
 class Below(Protocol):
     """The tiers below the device, as seen by what is evicted."""
 
-    def take_page(self, node: RadixNode, value: float) -> bool:
+    def take_page(self, node: RadixNode) -> bool:
         """Keep a copy of a page that leaves; True if any tier has it now."""
         ...
 
-    def take_state(self, checkpoint: Checkpoint, value: float) -> None:
+    def take_state(self, checkpoint: Checkpoint, saved_tokens: int) -> None:
         """Keep a copy of a state that leaves, if it is worth that."""
         ...
 
@@ -168,11 +168,13 @@ class Resident:
 
     def _state_value(self, checkpoint: Checkpoint) -> float:
         chance = SUPERSEDED_CHANCE if checkpoint.is_superseded else 1.0
-        saved = checkpoint.position - self.position_above(checkpoint)
-        return score(saved, chance, checkpoint.last_used)
+        return score(self.saved_tokens(checkpoint), chance, checkpoint.last_used)
 
-    def position_above(self, checkpoint: Checkpoint) -> int:
-        """Where a sequence would resume if this checkpoint were not there."""
+    def saved_tokens(self, checkpoint: Checkpoint) -> int:
+        """What would be computed again without it: the way from the checkpoint above."""
+        return checkpoint.position - self._position_above(checkpoint)
+
+    def _position_above(self, checkpoint: Checkpoint) -> int:
         node, below = checkpoint.node, checkpoint.offset
         while node is not self.tree.root:
             offsets = [offset for offset in node.checkpoints if offset < below]
@@ -201,8 +203,6 @@ class Resident:
         victim = self._leaving_states.pop(lambda c: None if c is keep else self._state_value(c))
         if victim is None:
             return False
-        if self.below is not None:
-            self.below.take_state(victim, self._state_value(victim))
         node = victim.node
         self._lose_state(victim)
         self._prune(node)
@@ -213,11 +213,10 @@ class Resident:
         node = self._leaving_pages.pop()
         if node is None:
             return False
-        is_kept = self.below is not None and self.below.take_page(node, self._page_value(node))
-        self._release_page(node)
         self.counters.evicted_pages += 1
-        self._refresh(node)
-        if is_kept:
+        if self.below is not None and self.below.take_page(node):
+            self._release_page(node)
+            self._refresh(node)
             self._prune(node)
         else:
             self.drop_subtree(node)
@@ -233,15 +232,24 @@ class Resident:
         for current in reversed(order):
             if current.num_locks == 0 and not current.children:
                 for checkpoint in list(current.checkpoints.values()):
-                    if self.below is not None:
-                        self.below.take_state(checkpoint, self._state_value(checkpoint))
                     self._lose_state(checkpoint)
                 self._drop_node(current)
         if node.parent is not None:
             self._prune(node.parent)
 
+    def drop_all(self) -> None:
+        """Forget all that is not locked, without a copy on any other tier."""
+        below, self.below = self.below, None
+        while self.evict_page():
+            pass
+        for child in list(self.tree.root.children.values()):
+            self.drop_subtree(child)
+        self.below = below
+
     def _lose_state(self, checkpoint: Checkpoint) -> None:
         node = checkpoint.node
+        if self.below is not None:
+            self.below.take_state(checkpoint, self.saved_tokens(checkpoint))
         self.detach(checkpoint)
         node.lost_states = (node.lost_states or set()) | {checkpoint.offset}
         self.counters.evicted_checkpoints += 1

@@ -21,7 +21,7 @@ _DECAY = math.log(2) / HALF_LIFE
 T = TypeVar("T", bound=Hashable)
 
 
-def score(saved_tokens: float, chance: float, last_used: int, num_bytes: int = 1) -> float:
+def score(saved_tokens: float, chance: float, last_used: float, num_bytes: int = 1) -> float:
     """The logarithm of a thing's value, comparable with all others at any time."""
     return math.log(max(saved_tokens, 1.0) * chance / max(num_bytes, 1)) + _DECAY * last_used
 

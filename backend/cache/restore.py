@@ -1,0 +1,123 @@
+"""Restorer: puts a matched prefix under a sequence, its pages and then its state, from wherever they lie."""
+
+from dataclasses import dataclass, field
+
+from k3agent.backend.cache.counters import TIERS
+from k3agent.backend.cache.interfaces import Storage, TieredStorage
+from k3agent.backend.cache.lookup import Prefix
+from k3agent.backend.cache.lower import LowerTiers, SavedPage
+from k3agent.backend.cache.radix import RadixNode
+from k3agent.backend.cache.resident import Resident
+from k3agent.backend.cache.tiers import LostRecordError
+
+
+@dataclass(slots=True)
+class Restored:
+    """What a sequence holds after a resume: a holder's count on each page, and the node to lock."""
+
+    pages: list[int] = field(default_factory=list)
+    node: RadixNode | None = None
+    tokens_by_tier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TIERS, 0))
+
+
+class Restorer:
+    """All or nothing: when a page or the state cannot be had, what was taken is given back."""
+
+    def __init__(self, resident: Resident, storage: Storage) -> None:
+        self.lower: LowerTiers | None = None
+        self._resident = resident
+        self._storage = storage
+
+    def restore(self, prefix: Prefix, slot: int, now: int) -> Restored | None:
+        """Fill `slot` and gather the pages; None when there is no room, LostRecordError when a record that
+        was matched is gone.
+        """
+        restored = Restored()
+        try:
+            if self._gather(prefix, restored, now) and self._fill(prefix, slot, restored, now):
+                self._enter(prefix, restored, now)
+                return restored
+        except LostRecordError:
+            self._give_back(restored)
+            raise
+        self._give_back(restored)
+        return None
+
+    def _give_back(self, restored: Restored) -> None:
+        for page in restored.pages:
+            self._resident.pages.release(page)
+
+    def _gather(self, prefix: Prefix, restored: Restored, now: int) -> bool:
+        size = self._resident.tree.page_size
+        for index, page in enumerate(prefix.pages):
+            node = prefix.path[index] if index < len(prefix.path) else None
+            if node is not None and node.page_id is not None:
+                self._resident.pages.retain(node.page_id)
+                restored.pages.append(node.page_id)
+                restored.tokens_by_tier["device"] += size
+            elif not self._load(page, size, restored, now):
+                return False
+        return True
+
+    def _load(self, page: SavedPage, num_tokens: int, restored: Restored, now: int) -> bool:
+        """Bring a page onto the device; False when there is no room."""
+        lower, storage = self._lower()
+        data, tier = lower.load_page(page, now)
+        target = self._resident.take_page()
+        if target is None:
+            return False
+        restored.pages.append(target)
+        storage.write_page(target, data)
+        restored.tokens_by_tier[tier] += num_tokens
+        return True
+
+    def _lower(self) -> tuple[LowerTiers, TieredStorage]:
+        if self.lower is None or not isinstance(self._storage, TieredStorage):
+            raise LostRecordError("a page left the device after the match; match again")
+        return self.lower, self._storage
+
+    def _fill(self, prefix: Prefix, slot: int, restored: Restored, now: int) -> bool:
+        """The state, and a private copy of the page that it ends in."""
+        rest = prefix.state_len % self._resident.tree.page_size
+        checkpoint, saved = prefix.checkpoint, prefix.saved_state
+        if saved is not None:
+            lower, storage = self._lower()
+            state, tail_page = lower.load_state(saved, now)
+            if rest:
+                target = self._resident.take_page()
+                if target is None or tail_page is None:
+                    return False
+                restored.pages.append(target)
+                storage.write_page(target, tail_page)
+                restored.tokens_by_tier[saved.tier] += rest
+            storage.write_state(slot, state)
+        elif checkpoint is not None:
+            assert checkpoint.slot is not None
+            if rest and not self._copy_last(prefix.path[-1], rest, restored, now):
+                return False
+            self._storage.copy_state(checkpoint.slot, slot)
+        return True
+
+    def _copy_last(self, node: RadixNode, rest: int, restored: Restored, now: int) -> bool:
+        if node.page_id is None:
+            return self._load(SavedPage(node.key, node.token_ids, False), rest, restored, now)
+        target = self._resident.take_page()
+        if target is None:
+            return False
+        restored.pages.append(target)
+        self._storage.copy_page(node.page_id, target)
+        restored.tokens_by_tier["device"] += rest
+        return True
+
+    def _enter(self, prefix: Prefix, restored: Restored, now: int) -> None:
+        """Loaded pages join the tree; the deepest node is what the sequence will lock."""
+        node = self._resident.tree.root
+        for index, page in enumerate(prefix.pages):
+            known = prefix.path[index] if index < len(prefix.path) else None
+            if known is not None and known.page_id is not None:
+                node = known
+            else:
+                node = self._resident.enter(node, page.tokens, restored.pages[index], page.is_exact, now)
+        if prefix.checkpoint is not None and prefix.path:
+            node = prefix.path[-1]
+        restored.node = None if node is self._resident.tree.root else node
