@@ -99,9 +99,17 @@ class FileChanges:
         base = None
         if git_root(self._cwd) is not None and shutil.which("git") is not None:
             base = _base(self._cwd)
-        return _Before(base=base, signs=self._signs(base))
+        try:
+            return _Before(base=base, signs=self._signs(base))
+        except CannotTell:
+            if base is None:
+                raise
+        # A repository that is damaged, or too large for git to answer soon.
+        return _Before(base=None, signs=self._signs(None))
 
     def _signs(self, base: str | None) -> Signs:
+        if not self._cwd.is_dir():
+            raise CannotTell(f"{self._cwd} is gone")
         if base is None:
             return self._walk()
         git = _git(self._cwd)
@@ -216,5 +224,6 @@ def _ask(git: Git, *arguments: str) -> bytes:
         assert isinstance(said, bytes)
         return said
     except (GitError, OSError) as error:
-        why = " ".join(str(getattr(error, "stderr", "") or error).split())[:200]
-        raise CannotTell(f"`git {arguments[0]}` failed or took too long: {why}") from error
+        why = " ".join(str(getattr(error, "stderr", "") or error).split())
+        why = why.removeprefix("stderr: ").strip("'")[:200]
+        raise CannotTell(f"git {arguments[0]}: {why}") from error

@@ -146,11 +146,7 @@ class Context:
         if max_output_tokens is not None:
             limit = min(limit, max_output_tokens)
         if room < MIN_OUTPUT_TOKENS:
-            raise ProviderError(
-                f"the conversation fills the model's window of {self._info.context_window} tokens;"
-                " start a new session",
-                kind=ProviderErrorKind.OVERFLOW,
-            )
+            raise ProviderError(self._overflow_text(messages), kind=ProviderErrorKind.OVERFLOW)
         return Request(
             model=self._info.model,
             system=self.system,
@@ -160,4 +156,13 @@ class Context:
             cache_key=self._session_id,
             max_output_tokens=max(limit, 1),
             response_schema=self._schema,
+        )
+
+    def _overflow_text(self, messages: Sequence[Message]) -> str:
+        window = f"the model's window of {self._info.context_window:,} tokens"
+        if any(message.role is Role.ASSISTANT for message in messages):
+            return f"the conversation fills {window}; start a new session"
+        return (
+            f"the prompt takes about {self.num_tokens(messages):,} tokens with the system prompt and the tools,"
+            f" too many for {window}; shorten it, or name a file that is to be read"
         )

@@ -281,6 +281,13 @@ class Dispatcher:
             output = await prepared.tool.run(prepared.args, ctx)
         except ToolError as error:
             return _Ending(state=CallState.FAILED, text=str(error), duration_s=time.monotonic() - started)
+        except OSError as error:
+            # A full disk, too many open files: nothing that the tool could have foreseen.
+            log.warning("tool %s failed: %s", call.name, error)
+            text = (
+                f"{call.name} failed: {error.strerror or type(error).__name__}. Say so, or try another way."
+            )
+            return _Ending(state=CallState.FAILED, text=text, duration_s=time.monotonic() - started)
         except Exception as error:
             log.exception("tool %s crashed", call.name)
             text = f"{call.name} crashed ({type(error).__name__}: {error}). Try another way."

@@ -21,6 +21,7 @@ from k3agent.events import (
     PrefillProgressed,
     ReasoningStreamed,
     Retrying,
+    TurnOutcome,
     UsageChanged,
 )
 from k3agent.headless.formats import End
@@ -121,7 +122,8 @@ class Progress:
         command = failed_command(receipt)
         if command and not end.report:
             self.line(command, "yellow")
-        if end.exit_code and end.session_id not in end.report:
+        is_resumable = end.outcome not in {TurnOutcome.SUCCESS, TurnOutcome.CONTEXT}
+        if end.exit_code and is_resumable and end.session_id not in end.report:
             self.line(f"To go on: k3agent run --resume {end.session_id}", "dim")
 
     def tick(self) -> None:

@@ -124,6 +124,11 @@ class HeadlessRun:
         except K3AgentError as error:
             code = ExitCode.USAGE if isinstance(error, UsageError) else code_of_error(error)
             return self._ended(outcome_of_error(error), code, str(error))
+        except OSError as error:
+            log.exception("the run could not go on")
+            return self._ended(
+                TurnOutcome.EXECUTION, ExitCode.ERROR, f"the run could not go on: {error}; see k3agent doctor"
+            )
         except Exception as error:
             log.exception("the run crashed")
             return self._ended(
@@ -148,6 +153,10 @@ class HeadlessRun:
         if options.schema_file is not None:
             self.schema = read_schema(options.schema_file)
         images = [read_image(path) for path in options.images]
+        # Before anything is started or stored: without a prompt there is nothing to do.
+        prompts = None if options.input_format == "stream-json" else [text async for text in self._prompts()]
+        if prompts == []:
+            raise UsageError("no prompt: give one, or `-` to read it from standard input")
         self.client = choose_client(options.settings, options.environ, options.home, self.progress.line)
         info = self.client.info
         self.progress.line(
@@ -164,13 +173,13 @@ class HeadlessRun:
         self.session.subscribe(self._event)
         self.form.started(self._start(self.session))
         ended: TurnEnded | None = None
-        async for text in self._prompts():
+        async for text in self._prompts() if prompts is None else _each(prompts):
             ended = await self._turn(self.session, text, images)
             images = []
             if ended.outcome is not TurnOutcome.SUCCESS:
                 break
         if ended is None:
-            raise UsageError("no prompt: give one, or `-` to read it from standard input")
+            raise UsageError("no prompt: standard input had no user message")
         if ended.outcome is TurnOutcome.SUCCESS and self.schema is not None:
             return await self._structured_end(self.session, ended)
         return self._turn_end(self.session, ended)
@@ -402,6 +411,11 @@ def run(options: RunOptions) -> int:
 
     asyncio.run(whole())
     return code[0]
+
+
+async def _each(texts: Sequence[str | None]) -> AsyncIterator[str | None]:
+    for text in texts:
+        yield text
 
 
 async def _tick(progress: Progress) -> None:

@@ -36,7 +36,8 @@ def open_database(home: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(
-            f"cannot open the session store {path}: {error}; check the folder's owner"
+            f"cannot open the session store {path}: {error}; make the folder writable, or name another one in"
+            " K3AGENT_HOME"
         ) from error
     try:
         connection.execute("PRAGMA journal_mode=WAL")
@@ -46,8 +47,7 @@ def open_database(home: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         connection.close()
         raise StoreError(
-            f"the session store {path} cannot be used: {error}; move it away to start a new one,"
-            f" nothing deletes it"
+            f"the session store {path} cannot be used: {error}; {_remedy(error, path)}"
         ) from error
     except StoreError:
         connection.close()
@@ -79,16 +79,29 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.Error as error:
-        raise StoreError(f"cannot write to the session store: {error}") from error
+        raise _write_error(connection, error) from error
     try:
         yield connection
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         _roll_back(connection)
-        raise StoreError(f"cannot write to the session store: {error}") from error
+        raise _write_error(connection, error) from error
     except BaseException:
         _roll_back(connection)
         raise
+
+
+def _remedy(error: sqlite3.Error, path: Path) -> str:
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+        return f"free some space for {path.parent}, or name another folder in K3AGENT_HOME"
+    return "move it away to start a new one, nothing deletes it"
+
+
+def _write_error(connection: sqlite3.Connection, error: sqlite3.Error) -> StoreError:
+    text = f"cannot write to the session store: {error}"
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+        text += f"; {_remedy(error, Path(connection.execute('PRAGMA database_list').fetchone()[2]))}"
+    return StoreError(text)
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
@@ -117,10 +130,13 @@ class SessionLock:
 
     def __init__(self, home: Path, session_id: str) -> None:
         folder = home / "locks"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / f"{session_id}.lock"
         self._fd: int | None = None
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreError(f"cannot lock session {session_id}: {error}; look at {folder}") from error
         try:
             _lock(fd)
         except OSError as error:

@@ -279,6 +279,24 @@ def test_a_server_with_8k_and_a_limit_for_one_answer(bench: Bench) -> None:
     assert {request.json["max_completion_tokens"] for request in server.requests} == {700}
 
 
+@pytest.mark.parametrize(("flags", "given"), [(("  ",), None), (("-",), " \n"), (("--stdin",), "")])
+def test_a_blank_prompt_is_a_usage_error_and_leaves_no_session(
+    bench: Bench, flags: tuple[str, ...], given: str | None
+) -> None:
+    with served(bench, [Step(text="never")]) as server:
+        ran = bench.run("run", *flags, "--output-format", "json", input=given)
+    assert (ran.code, server.requests) == (2, [])
+    assert "no prompt" in ran.result["result"] and "--resume" not in ran.err
+    assert bench.run("sessions", "list").out == ""
+
+
+def test_a_prompt_that_is_too_long_is_not_to_be_resumed(bench: Bench) -> None:
+    with served(bench, [Step(text="never")]) as server:
+        ran = bench.run("run", "-", "--output-format", "json", input="word " * 300_000)
+    assert (ran.code, ran.result["subtype"], server.requests) == (5, "error_context", [])
+    assert "the prompt takes about" in ran.result["result"] and "--resume" not in ran.err
+
+
 def test_check_decides(bench: Bench) -> None:
     steps = [Step(text="done"), Step(calls=(EDIT,)), Step(text=ANSWER)]
     with served(bench, steps):

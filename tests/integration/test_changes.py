@@ -122,6 +122,24 @@ async def test_too_many_files_without_git_are_said_to_be_unknown(
     assert files == () and "no git repository" in note
 
 
+@pytest.mark.parametrize(
+    "damage", ["rm -rf .git/objects", "echo garbage > .git/HEAD", "rm .git/index; mkdir .git/index"]
+)
+async def test_a_damaged_repository_is_walked(folder: Path, damage: str) -> None:
+    git(folder, "init")
+    git(folder, "add", "--all")
+    git(folder, "commit", "-m", "first")
+    sh(folder, damage)
+    assert await after(folder, "echo 1 > new.txt; rm a.txt") == ("a.txt", "new.txt")
+
+
+async def test_a_folder_that_is_removed_is_said_to_be_gone(folder: Path) -> None:
+    changes = FileChanges(folder, folder.parent / "home")
+    await changes.begin()
+    sh(folder.parent, "rm -r ws")
+    assert await changes.end() == ((), f"{folder} is gone")
+
+
 async def test_the_agents_own_data_is_no_change(folder: Path) -> None:
     changes = FileChanges(folder, folder / "data")
     await changes.begin()

@@ -94,6 +94,17 @@ async def test_a_crashing_tool_is_a_result_and_the_session_goes_on(tmp_path: Pat
     await run.session.aclose()
 
 
+async def test_a_full_disk_is_said_to_the_model_as_what_it_is(tmp_path: Path, monkeypatch: Any) -> None:
+    async def no_space(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("k3agent.tools.shell.ShellTool.run", no_space)
+    run = await start(tmp_path, [step(call("shell", command="ls")), DONE])
+    await run.session.submit("go")
+    assert run.results == ["shell failed: No space left on device. Say so, or try another way."]
+    await run.session.aclose()
+
+
 async def test_long_results_are_cut_and_kept_whole_in_a_file_that_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "long.txt").write_text("".join(f"line {n} {'x' * 100}\n" for n in range(200)))

@@ -206,7 +206,7 @@ async def test_images_go_into_the_prompt(tmp_path: Path) -> None:
 async def test_a_full_window_is_an_outcome(tmp_path: Path) -> None:
     run = await start(tmp_path, [DONE], info=COMPACT)
     end = await run.session.submit("word " * 12_000)
-    assert end.outcome is TurnOutcome.CONTEXT and "16384" in end.detail
+    assert end.outcome is TurnOutcome.CONTEXT and "16,384" in end.detail
     await run.session.aclose()
 
 

@@ -396,3 +396,16 @@ def test_opening_does_not_load_sqlite_utils(tmp_path: Path) -> None:
         f"SessionStore(Path({str(tmp_path)!r})).list_sessions(); assert 'sqlite_utils' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_full_disk_asks_for_space(store: SessionStore) -> None:
+    store._db.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(StoreError, match=r"full; free some space for .*home, or name another folder"):
+        for number in range(200):
+            store.create(StoredSession(id=SessionId(f"s{number}"), cwd="/w", title="x" * 3000))
+
+
+def test_what_stands_in_the_way_of_a_lock_is_named(store: SessionStore) -> None:
+    (store.home / "locks").write_text("")
+    with pytest.raises(StoreError, match="look at .*locks"):
+        store.lock(ONE)
