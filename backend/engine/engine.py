@@ -5,12 +5,14 @@ Synchronous and without threads: a caller adds and aborts between steps. `proces
 
 import logging
 import time
+from itertools import islice
 
 from torch import Tensor
 
 from k3agent.backend.cache.hybrid import HybridCache
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.config import PAGE_SIZE
+from k3agent.backend.engine.draft import PromptLookup
 from k3agent.backend.engine.grammar import Grammar
 from k3agent.backend.engine.images import place_images
 from k3agent.backend.engine.messages import (
@@ -25,41 +27,52 @@ from k3agent.backend.engine.messages import (
     Report,
     SamplingParams,
 )
-from k3agent.backend.engine.runner import Runner
+from k3agent.backend.engine.runner import Runner, Work, exactness_of
 from k3agent.backend.engine.sampler import Choice, Sampler
 from k3agent.backend.engine.scheduler import Limits, Plan, Scheduler
 from k3agent.backend.engine.sequence import Sequence, Status
 from k3agent.backend.engine.stops import StopWatch
 from k3agent.backend.engine.taking import Taken, TokenTaker
 from k3agent.backend.errors import BackendError, BadRequestError, CacheFullError
+from k3agent.backend.model.step import SHORT
 
 log = logging.getLogger(__name__)
+
+SUMS = (
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "generated_tokens",
+    "draft_tokens",
+    "accepted_tokens",
+)
 
 
 class Engine:
     """One model, and the sequences that run on it."""
 
     def __init__(self, runner: Runner, tokenizer: Tokenizer, settings: EngineSettings) -> None:
+        chunk = min(settings.grid, max(settings.max_step_tokens // PAGE_SIZE, 1) * PAGE_SIZE)
+        exactness = exactness_of(settings, runner.config)
         self.cache = HybridCache(
-            runner.num_pages, runner.num_slots, runner.storage, grid=settings.grid, exactness="off"
+            runner.num_pages, runner.num_slots, runner.storage, grid=chunk, exactness=exactness
         )
         self._runner = runner
         self._tokenizer = tokenizer
-        chunk = min(settings.grid, max(settings.max_step_tokens // PAGE_SIZE, 1) * PAGE_SIZE)
         limits = Limits(
             max_model_len=runner.max_model_len,
             max_waiting=settings.max_waiting,
             # half of the states are left for checkpoints
             max_running=max(min(settings.max_running, runner.num_slots // 2), 1),
             chunk=chunk,
-            on_grid_only=False,
+            on_grid_only=exactness != "off",
         )
         self.scheduler = Scheduler(self.cache, limits, self._admitted)
         self._chunk = chunk
         self._sampler = Sampler(runner.device)
         self._taker = TokenTaker(tokenizer, self._sampler, runner.max_model_len)
         self._reports: list[Report] = []
-        self._sums = {"requests": 0.0, "prompt_tokens": 0.0, "cached_tokens": 0.0, "generated_tokens": 0.0}
+        self._sums = dict.fromkeys(SUMS, 0.0)
 
     @property
     def has_work(self) -> bool:
@@ -95,6 +108,7 @@ class Engine:
             choice=Choice(params, token_ids, vocab_size, self._runner.device),
             grammar=Grammar(self._tokenizer, spec) if spec else None,
             stops=stops,
+            lookup=PromptLookup(vocab_size) if self._runner.trail_slots else None,
             anchors=request.checkpoint_at,
             images=spans,
         )
@@ -180,7 +194,7 @@ class Engine:
         if is_last:
             sequence.status = Status.DECODING
             sequence.clock.decoding_s = sequence.clock.decoding_s or time.perf_counter()
-            self._take(sequence, logits, [])
+            self._take(sequence, logits, [], [])
 
     def _advance_exact(self, sequence: Sequence, end: int) -> None:
         """A chunk from the end of exact tokens on a point of the grid is what a cold run computes, too."""
@@ -190,21 +204,51 @@ class Engine:
 
     def _decode(self, plan: Plan) -> None:
         sequences = plan.decodes
-        works = [self._runner.work(s, len(s.token_ids), int(s.status is Status.DECODING)) for s in sequences]
+        guesses = self._guesses(sequences)
+        works = self._works(sequences, guesses)
         try:
             logits = self._runner.forward(works)
         except (BackendError, RuntimeError) as error:
             self._decode_failed(sequences, error)
             return
         row = 0
-        for sequence, work in zip(sequences, works, strict=True):
-            sequence.num_computed = len(sequence.token_ids)
+        for sequence, work, guess in zip(sequences, works, guesses, strict=True):
             sequence.is_suspect = False
             if sequence.status is Status.ENDING:
+                sequence.num_computed = len(sequence.token_ids)
                 self._leave(sequence)
             else:
-                self._take(sequence, logits[row : row + work.num_logits], [])
+                self._take(sequence, logits[row : row + work.num_logits], guess, work.trail_slots)
             row += work.num_logits
+
+    def _guesses(self, sequences: list[Sequence]) -> list[list[int]]:
+        """Tokens guessed ahead for each sequence; they share what one short pass can take."""
+        num_decoding = sum(s.status is Status.DECODING for s in sequences)
+        share = len(self._runner.trail_slots) // max(num_decoding, 1)
+        return [self._guess(s, share) if s.status is Status.DECODING else [] for s in sequences]
+
+    def _guess(self, sequence: Sequence, most: int) -> list[int]:
+        if sequence.lookup is None:
+            return []
+        num_tokens = len(sequence.token_ids)
+        room = min(
+            sequence.params.max_tokens - sequence.num_generated, self._runner.max_model_len - num_tokens
+        )
+        # a pass gives one token more than was guessed, and a long one is no longer short
+        limit = min(most, room - 1, SHORT - sequence.num_pending)
+        guess = sequence.lookup.guess(sequence.token_ids, limit)
+        if guess and self.cache.reserve(sequence, num_tokens + len(guess)):
+            return guess
+        return []
+
+    def _works(self, sequences: list[Sequence], guesses: list[list[int]]) -> list[Work]:
+        works: list[Work] = []
+        slots = iter(self._runner.trail_slots)
+        for sequence, guess in zip(sequences, guesses, strict=True):
+            num_logits = 1 + len(guess) if sequence.status is Status.DECODING else 0
+            trail = list(islice(slots, len(guess)))
+            works.append(self._runner.work(sequence, len(sequence.token_ids), num_logits, guess, trail))
+        return works
 
     def _decode_failed(self, sequences: list[Sequence], error: Exception) -> None:
         """A pass broke off half-way, so no state in it is trusted. Alone, a sequence fails; of several each
@@ -222,17 +266,34 @@ class Engine:
                 self.scheduler.preempt(sequence, publish=False)
                 sequence.is_suspect = True
 
-    def _take(self, sequence: Sequence, rows: Tensor, guess: list[int]) -> None:
-        """Add the next tokens of an answer and report them."""
+    def _take(self, sequence: Sequence, rows: Tensor, guess: list[int], trail: list[int]) -> None:
+        """Add the next tokens of an answer and report them. Only guesses that were right are computed tokens:
+        behind the first wrong one the state is taken back, and its latents will be overwritten.
+        """
+        num_decided = len(sequence.token_ids)
         try:
             taken = self._taker.take(sequence, rows, guess)
         except (BackendError, RuntimeError) as error:
             log.exception("no token could be chosen for %s", sequence.request_id)
             self._fail(sequence, str(error))
             return
+        sequence.num_computed = num_decided + taken.num_right
+        if guess:
+            if taken.num_right < len(guess):
+                assert sequence.state_slot is not None
+                self._runner.storage.copy_state(trail[taken.num_right], sequence.state_slot)
+            self._learn(sequence, len(guess), taken.num_right)
         if taken.token_ids:
             self._reports.append(Generated(sequence.request_id, taken.token_ids, taken.logprobs))
         self._end_if_over(sequence, taken)
+
+    def _learn(self, sequence: Sequence, num_draft: int, num_accepted: int) -> None:
+        sequence.num_draft += num_draft
+        sequence.num_accepted += num_accepted
+        self._sums["draft_tokens"] += num_draft
+        self._sums["accepted_tokens"] += num_accepted
+        if sequence.lookup is not None:
+            sequence.lookup.learn(num_draft, num_accepted)
 
     def _end_if_over(self, sequence: Sequence, taken: Taken) -> None:
         if taken.reason is None:

@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import torch
 from torch import LongTensor, Tensor
@@ -17,6 +17,7 @@ from torch import LongTensor, Tensor
 from k3agent.backend.cache.hybrid import split_budget
 from k3agent.backend.chat.images import ImageSettings
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
+from k3agent.backend.engine.draft import MAX_DRAFT
 from k3agent.backend.engine.images import ImageFeatures
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.ranks import RankedStorage, Ranks, is_ranked
@@ -50,6 +51,8 @@ class Work:
     state_slot: int
     num_logits: int = 1
     """The logits of so many of the last tokens are wanted."""
+    trail_slots: list[int] = field(default_factory=list)
+    """Slots for the states before the last token, before the one before it, and so on, latest at the end."""
     image_rows: LongTensor | None = None
     """Which of the tokens are placeholders of images, and what stands there instead of embeddings."""
     image_features: Tensor | None = None
@@ -75,7 +78,13 @@ class Runner:
                 f"{self.cache_bytes} bytes of cache hold {self.num_pages} pages of {PAGE_SIZE} tokens besides"
                 f" {self.num_slots} states, not {wanted} tokens; raise --cache-bytes or lower --max-model-len"
             )
-        tensors = allocate_cache(self.config, self.num_pages, self.num_slots, model.dtype, self.device)
+        num_trail = (
+            min(MAX_DRAFT, self.cache_bytes // 4 // slot_bytes) if speculates(settings, self.config) else 0
+        )
+        self.trail_slots = list(range(self.num_slots, self.num_slots + num_trail))
+        """Slots besides those of the cache, for the states behind guessed tokens; free between passes."""
+        num_slots = self.num_slots + num_trail
+        tensors = allocate_cache(self.config, self.num_pages, num_slots, model.dtype, self.device)
         own = TorchStorage(tensors)
         self.storage = own if ranks is None else RankedStorage(own, ranks)
 
@@ -107,7 +116,14 @@ class Runner:
     def weights_bytes(self) -> int:
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
-    def work(self, sequence: Sequence, end: int, num_logits: int, guess: Several[int] = ()) -> Work:
+    def work(
+        self,
+        sequence: Sequence,
+        end: int,
+        num_logits: int,
+        guess: Several[int] = (),
+        trail: Several[int] = (),
+    ) -> Work:
         """The tokens of a sequence that are not computed yet, up to before `end`, and a guess behind them."""
         begin = sequence.num_computed
         image_rows, features = None, None
@@ -122,6 +138,7 @@ class Runner:
             page_ids=sequence.page_ids,
             state_slot=sequence.state_slot,
             num_logits=num_logits,
+            trail_slots=list(trail),
             image_rows=image_rows,
             image_features=features,
         )
@@ -145,6 +162,7 @@ class Runner:
             state_slots=[work.state_slot for work in batch],
             has_state=[work.context_len > 0 for work in batch],
             logits_at=None if is_plain else self._index(rows),
+            trail_slots=[w.trail_slots for w in batch] if any(w.trail_slots for w in batch) else None,
             image_rows=image_rows,
             image_features=image_features,
         )
@@ -176,6 +194,25 @@ def load_part(settings: EngineSettings, shard: Shard) -> K3ForCausalLM:
         shard=shard,
         vision=shard.rank == 0,
     )
+
+
+def is_light(settings: EngineSettings, config: ModelConfig) -> bool:
+    """A small model on a CPU: its user's own cores do the work."""
+    return settings.device == "cpu" and config.hidden_size <= _SMALL_HIDDEN
+
+
+def exactness_of(settings: EngineSettings, config: ModelConfig) -> Literal["idle", "always", "off"]:
+    """What a prefix may be resumed from. Exact prefill while idle would cost a user's own cores."""
+    if settings.exactness == "auto":
+        return "off" if is_light(settings, config) else "idle"
+    return settings.exactness
+
+
+def speculates(settings: EngineSettings, config: ModelConfig) -> bool:
+    """Are tokens guessed ahead? Unless told, only where it was measured to be faster."""
+    if settings.speculation == "auto":
+        return is_light(settings, config)
+    return settings.speculation == "prompt-lookup"
 
 
 def set_threads(settings: EngineSettings, config: ModelConfig) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from k3agent.backend.cache.hybrid import HybridCache
+from k3agent.backend.cache.hybrid import HybridCache, Prefix
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.engine.sequence import Sequence, Status
 from k3agent.backend.errors import BadRequestError, CacheFullError
@@ -159,10 +159,8 @@ class Scheduler:
         """Match, adopt and reserve for a sequence if the cache can keep its promises; else change nothing."""
         cache = self._cache
         prefix = cache.match(sequence.token_ids)
-        kv_len = prefix.kv_len
         wanted = self._promise(sequence) - prefix.state_len // PAGE_SIZE
-        path = {node.page_id for node in prefix.path if node.page_id is not None}
-        if self.running and wanted > self._num_obtainable(path):
+        if self.running and wanted > self._num_obtainable(prefix):
             cache.drop(prefix)
             return False
         if not cache.adopt(sequence, prefix):
@@ -171,7 +169,7 @@ class Scheduler:
             cache.release(sequence)
             sequence.forget_cache()
             return False
-        self._choose_checkpoints(sequence, kv_len)
+        sequence.checkpoint_at = cache.plan(prefix, len(sequence.token_ids), sequence.anchors)
         return True
 
     def _promise(self, sequence: Sequence) -> int:
@@ -180,28 +178,14 @@ class Scheduler:
         ahead = min(left, OPEN_ENDED_TOKENS << min(sequence.num_preempted, 16))
         return _pages(min(len(sequence.token_ids) + ahead, self._limits.max_model_len)) + 1
 
-    def _num_obtainable(self, path: set[int]) -> int:
-        """Pages that are free or can be evicted and are promised to nobody; those of `path` are wanted."""
-        held = set(path)
-        promised = 0
-        for sequence in self.running:
-            promised += max(self._promise(sequence) - len(sequence.page_ids), 0)
-            held.update(sequence.page_ids)
-            node = sequence.node
-            while node is not None and node.parent is not None:
-                if node.page_id is not None:
-                    held.add(node.page_id)
-                node = node.parent
-        return self._cache.pages.num_pages - len(held) - promised
-
-    def _choose_checkpoints(self, sequence: Sequence, kv_len: int) -> None:
-        """Where the prefill leaves states behind: what the client asked for, forks, the prompt's end."""
-        unit = self._limits.chunk if self._limits.on_grid_only else PAGE_SIZE
-        # a second request that leaves a known path here leaves a state behind for the third
-        wanted = [*sequence.anchors, kv_len, len(sequence.token_ids) - 1]
-        positions = {unit * (position // unit) for position in wanted}
-        least = sequence.num_computed + PAGE_SIZE
-        sequence.checkpoint_at = sorted(p for p in positions if least <= p < len(sequence.token_ids))
+    def _num_obtainable(self, prefix: Prefix) -> int:
+        """Pages that are free or can be evicted, and promised to nobody; those of the prefix are wanted."""
+        pages = self._cache.pages
+        promised = sum(max(self._promise(s) - len(s.page_ids), 0) for s in self.running)
+        wanted = sum(
+            node.page_id is not None and pages.num_holders(node.page_id) == 1 for node in prefix.path
+        )
+        return pages.num_free + pages.num_idle - wanted - promised
 
     # --- the step
 

@@ -134,7 +134,9 @@ def test_prefill_reports_progress_on_the_grid(runner: Runner, tokenizer: Tokeniz
     engine = make(runner, tokenizer)
     engine.add(request(text_ids(8, 1100), checkpoint_at=(300,)))
     marks = [r.num_computed for r in drain(engine) if isinstance(r, Prefilled)]
-    assert marks == [0, 256, 512, 1024, 1088, 1100]
+    assert marks[0] == 0 and marks[-1] == 1100
+    assert {256, 512, 1024, 1088} < set(marks)
+    assert all(mark % 64 == 0 for mark in marks[:-1])
     assert run(engine, text_ids(8, 300) + text_ids(9, 50))[1].num_cached == 256
 
 
