@@ -293,7 +293,7 @@ class Engine:
         self._sums["draft_tokens"] += num_draft
         self._sums["accepted_tokens"] += num_accepted
         if sequence.lookup is not None:
-            sequence.lookup.learn(num_draft, num_accepted)
+            sequence.lookup.learn(num_accepted)
 
     def _end_if_over(self, sequence: Sequence, taken: Taken) -> None:
         if taken.reason is None:
