@@ -22,7 +22,7 @@ USAGE_ERROR = 2
 
 COMMANDS = {
     "run": "one prompt to the end, nobody to ask (also: k3agent -p PROMPT)",
-    "resume": "an earlier session in the terminal UI (a later release; use run --resume)",
+    "resume": "an earlier session in the terminal UI; without ID: choose one (-c: the newest here)",
     "sessions": "list, show, export, fork, rm",
     "stats": "tokens, money and tool calls over sessions",
     "serve": "the bundled K3 engine as an OpenAI-compatible server",
@@ -32,7 +32,8 @@ COMMANDS = {
     "doctor": "what works here, what does not, and what mends it",
 }
 
-HELP = """usage: k3agent <command> [flags]      k3agent <command> --help shows every flag
+HELP = """usage: k3agent [PROMPT] [flags]       the terminal UI; k3agent resume --help shows its flags
+       k3agent <command> [flags]      k3agent <command> --help shows every flag
 
 A coding agent for the terminal, with its own inference engine for Kimi K3.
 
@@ -43,7 +44,7 @@ commands:
   --version     print the version
   --help        print this
 
-Without a configured provider or an API key, the embedded model runs here, offline.
+Without a provider or an API key, the embedded model runs here, offline.
 Example: k3agent run "run the tests and fix what fails" --check "pytest -q"
 """
 
@@ -95,10 +96,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name.startswith("-") and ("-p" in arguments or "--print" in arguments):
         at = next(at for at, word in enumerate(arguments) if word in {"-p", "--print"})
         return _command("run")(arguments[:at] + arguments[at + 1 :])
-    from k3agent.headless.hints import what_to_type
-
-    print(f"k3agent: {what_to_type(arguments, COMMANDS)} See k3agent --help.", file=sys.stderr)
-    return USAGE_ERROR
+    return _terminal_ui(arguments)
 
 
 def _command(name: str) -> Callable[[list[str]], int]:
@@ -115,6 +113,19 @@ def _command(name: str) -> Callable[[list[str]], int]:
 
         return plan
     return {"sessions": sessions, "stats": stats, "models": models, "config": config, "doctor": doctor}[name]
+
+
+def _terminal_ui(arguments: list[str]) -> int:
+    """`k3agent [PROMPT]` and `k3agent resume [ID]`."""
+    from k3agent.headless.arguments import Parser, nearest_of
+    from k3agent.tui.start import DESCRIPTION, launch
+
+    first = arguments[0] if arguments else ""
+    if first != "resume" and first.isalpha() and (hint := nearest_of(first, COMMANDS)):
+        print(f"k3agent: unknown command {first!r}.{hint} See k3agent --help.", file=sys.stderr)
+        return USAGE_ERROR
+    parser = Parser("", DESCRIPTION)
+    return launch(parser, parser.parse, ["--resume", *arguments[1:]] if first == "resume" else arguments)
 
 
 def _failed(error: Exception) -> int:

@@ -68,10 +68,15 @@ class CallProposed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAsked(Event):
+    """`rules` are permission rules that would allow this call from now on; none for protected places. For
+    the tool `ask`, `summary` is the question and `reason` its choices, one a line.
+    """
+
     call_id: str
     tool: str
     summary: str
     reason: str
+    rules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

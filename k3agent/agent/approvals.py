@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from k3agent.agent.emitter import Emitter
 from k3agent.errors import ToolError
 from k3agent.events import ApprovalAnswered, ApprovalAsked, Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a person said. `arguments`: run the call with these instead; `reason`: words for the model."""
+
+    decision: Decision
+    arguments: str | None = None
+    reason: str = ""
 
 
 class Approvals:
@@ -15,28 +25,37 @@ class Approvals:
     def __init__(self, emitter: Emitter, *, is_interactive: bool) -> None:
         self._emitter = emitter
         self._is_interactive = is_interactive
-        self._approvals: dict[str, asyncio.Future[Decision]] = {}
+        self._approvals: dict[str, asyncio.Future[Answer]] = {}
         self._questions: dict[str, asyncio.Future[str]] = {}
 
-    async def ask(self, call_id: str, tool: str, summary: str, reason: str) -> Decision | None:
-        """What a person says; None where nobody can be asked."""
+    async def ask(
+        self, call_id: str, tool: str, summary: str, reason: str, rules: tuple[str, ...] = ()
+    ) -> Answer | None:
+        """What a person says; None where nobody can be asked. `rules` would allow the call from now on."""
         if not self._is_interactive:
             return None
-        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._approvals[call_id] = future
-        self._emitter.emit(ApprovalAsked, call_id=call_id, tool=tool, summary=summary, reason=reason)
+        self._emitter.emit(
+            ApprovalAsked, call_id=call_id, tool=tool, summary=summary, reason=reason, rules=rules
+        )
         try:
-            decision = await future
+            answer = await future
         finally:
             del self._approvals[call_id]
-        self._emitter.emit(ApprovalAnswered, call_id=call_id, decision=decision, reason="the user's answer")
-        return decision
+        self._emitter.emit(
+            ApprovalAnswered,
+            call_id=call_id,
+            decision=answer.decision,
+            reason=answer.reason or "the user's answer",
+        )
+        return answer
 
-    def answer(self, call_id: str, decision: Decision) -> None:
+    def answer(self, call_id: str, answer: Answer) -> None:
         """Late or unknown answers are ignored: the call may have been interrupted meanwhile."""
         future = self._approvals.get(call_id)
         if future is not None and not future.done():
-            future.set_result(decision)
+            future.set_result(answer)
 
     async def question(self, call_id: str, text: str, options: tuple[str, ...]) -> str:
         """The user's own words. Raises ToolError where nobody can answer, or the user declines to."""

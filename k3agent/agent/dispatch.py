@@ -27,6 +27,7 @@ from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
 from k3agent.agent.permissions import Action, Permissions
 from k3agent.agent.repetition import NOTICE_AT, REFUSE_AT, RepetitionPolicy, digest
+from k3agent.agent.suggestions import rules_for
 from k3agent.agent.transcript import Transcript
 from k3agent.errors import ToolError
 from k3agent.events import CallEnded, CallProgressed, CallProposed, CallStarted, Decision, Noticed
@@ -56,6 +57,8 @@ class _Prepared:
     note: str
     access: Access
     hashes: dict[str, str] = field(default_factory=dict)
+    # The arguments that ran, when the user changed them; the call itself stays as the model wrote it.
+    edited: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +204,7 @@ class Dispatcher:
             message_id=message.id,
             call_id=call.id,
             tool=call.name,
-            arguments=call.arguments,
+            arguments=prepared.edited or call.arguments,
             state=CallState.STARTED,
             access=_access_dict(prepared.access),
             hashes=prepared.hashes,
@@ -243,11 +246,17 @@ class Dispatcher:
         verdict = bench.permissions.judge(call.name, prepared.access)
         action, reason, by = verdict.action, verdict.reason, verdict.by
         if action is Action.ASK:
-            answer = await bench.approvals.ask(call.id, call.name, summary, reason)
+            rules = () if verdict.by == "protection" else rules_for(call.name, prepared.access, bench.ctx.cwd)
+            answer = await bench.approvals.ask(call.id, call.name, summary, reason, rules)
             if answer is not None:
-                action = Action.ALLOW if answer is Decision.ALLOW else Action.DENY
-                by = "user"
-                reason = f"the user said {answer.value} ({reason})"
+                action, by = Action.DENY, "user"
+                if answer.decision is Decision.ALLOW:
+                    problem = self._change(prepared, answer.arguments)
+                    action = Action.DENY if problem else Action.ALLOW
+                    reason = problem or f"the user said allow ({reason})"
+                else:
+                    said = f": {answer.reason}" if answer.reason else ""
+                    reason = f"the user said deny{said} ({reason})"
             else:
                 action = Action.DENY
                 reason = f"{reason}, and nobody can be asked here"
@@ -262,6 +271,20 @@ class Dispatcher:
             {"call_id": call.id, "tool": call.name, "summary": summary, "reason": reason}
         )
         return f"permission denied: {reason}. Do without it, or say what is needed."
+
+    def _change(self, prepared: _Prepared, arguments: str | None) -> str:
+        """Take over arguments that the user has changed; why that is not possible, or nothing."""
+        if arguments is None or arguments == prepared.call.arguments:
+            return ""
+        try:
+            changed = self._prepare(dataclasses.replace(prepared.call, arguments=arguments))
+        except (ArgumentsInvalid, ToolError) as error:
+            return f"the user's change of the call cannot be used: {error}"
+        verdict = self._bench.permissions.judge(prepared.call.name, changed.access)
+        if verdict.action is Action.DENY:
+            return verdict.reason
+        prepared.args, prepared.access, prepared.edited = changed.args, changed.access, arguments
+        return ""
 
     async def _effect(self, prepared: _Prepared) -> _Ending:
         """Run the tool. Its expected failures become text for the model here and nowhere else."""
@@ -302,6 +325,8 @@ class Dispatcher:
         text = output.text or "(no output)"
         if prepared.note:
             text += f"\n[the arguments were not valid JSON and were repaired: {prepared.note}]"
+        if prepared.edited:
+            text += f"\n[the user changed this call before it ran; what ran: {prepared.edited}]"
         return _Ending(
             state=CallState.DONE,
             text=text,

@@ -75,6 +75,9 @@ class TurnParts:
     check_retries: int
     job_notices: Callable[[], list[str]]
     mask: Callable[[str], str]
+    # What the user says into the running turn; taken out as the model gets it.
+    steering: list[str]
+    is_interactive: bool
 
 
 class TurnLoop:
@@ -115,7 +118,7 @@ class TurnLoop:
                     detail="the model gave no answer, only reasoning, also when asked again",
                 )
             end = await self._after(message)
-            if end is not None:
+            if end is not None and not self._is_steered_on(end):
                 return end
             self._num_steps += 1
 
@@ -131,6 +134,10 @@ class TurnLoop:
                 outcome=TurnOutcome.MAX_TURNS,
                 detail=f"{detail} without --max-turns. {parts.repetition.account()}",
             )
+        while parts.steering:
+            parts.transcript.add(parts.transcript.user(parts.steering.pop(0)))
+            # The user's words are new: looking at the same things again is no circle.
+            parts.repetition.restart()
         for notice in parts.job_notices():
             parts.emitter.emit(Noticed, level="info", text=notice)
             if parts.profile is Profile.FULL:
@@ -141,6 +148,11 @@ class TurnLoop:
             parts.transcript.add(parts.transcript.harness(CLOSING.format(detail=detail)))
             parts.emitter.emit(Noticed, level="warning", text=f"{detail}: one closing answer follows.")
         return None
+
+    def _is_steered_on(self, end: TurnEnd) -> bool:
+        """The model was done, but the user has said something meanwhile."""
+        is_done = end.outcome is TurnOutcome.SUCCESS and self._closing is None
+        return is_done and bool(self._parts.steering) and self._parts.limits.may_step()
 
     async def _step(self) -> Message | None:
         parts = self._parts
@@ -170,7 +182,8 @@ class TurnLoop:
             return self._continue_text(message)
         if self._closing is not None and (self._is_stopped or message.text.lstrip().startswith(UNFINISHED)):
             return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
-        if parts.repetition.was_blocked():
+        # Where a person answers, a refusal is their wish and no obstacle.
+        if not parts.is_interactive and parts.repetition.was_blocked():
             return TurnEnd(
                 outcome=TurnOutcome.PERMISSION,
                 detail="the model stopped after a call that needed an answer or a permission nobody gave",

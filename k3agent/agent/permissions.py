@@ -195,6 +195,13 @@ class Permissions:
         self._allow = tuple(Rule.parse(text) for text in allow)
         self._deny = tuple(Rule.parse(text) for text in deny)
 
+    def set_mode(self, mode: str) -> None:
+        check_rules(mode, ())
+        self.mode = Mode(mode)
+
+    def add_allow(self, rule: str) -> None:
+        self._allow = (*self._allow, Rule.parse(rule))
+
     def judge(self, tool: str, access: Access) -> Verdict:
         """The verdict over all that the call would touch."""
         for rule in self._deny:

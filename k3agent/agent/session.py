@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from k3agent.agent import building, resume
 from k3agent.agent import context as ctx_texts
-from k3agent.agent.approvals import Approvals
+from k3agent.agent.approvals import Answer, Approvals
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
@@ -71,6 +71,7 @@ class Session:
         self._task: asyncio.Task[TurnEnded] | None = None
         self._dispatcher: Dispatcher | None = None
         self._interrupt_reason: str | None = None
+        self._steering: list[str] = []
         self._is_running = False
         self._masker = Masker(options.environ)
         self._environ = child_environ(options.environ)
@@ -303,9 +304,54 @@ class Session:
         if self._is_running:
             task.cancel()
 
-    def answer(self, call_id: str, decision: Decision) -> None:
-        """A person's answer to `ApprovalAsked`."""
-        self._approvals.answer(call_id, decision)
+    def steer(self, text: str) -> None:
+        """Say something into the running turn: the model gets it after its running calls."""
+        self._steering.append(text)
+
+    def take_back_steering(self) -> list[str]:
+        """What was said into a turn that ended before the model got it."""
+        left, self._steering[:] = list(self._steering), []
+        return left
+
+    def set_permission_mode(self, mode: str) -> None:
+        """From the next call on; the model is told with the next turn. Raises ConfigError."""
+        self._bench.permissions.set_mode(mode)
+        self.permission_mode = mode
+
+    def allow_rule(self, rule: str) -> None:
+        """Allow what `rule` matches for the rest of this session. Raises ConfigError."""
+        self._bench.permissions.add_allow(rule)
+
+    def rewind(self, message_id: MessageId) -> str:
+        """Go on from before this prompt of the user, whose text is given back. Files stay as they are."""
+        self._check_idle()
+        self._close_open_turn()
+        return self._transcript.rewind(message_id).text
+
+    @property
+    def todo(self) -> Sequence[dict[str, Any]]:
+        """The model's steps: {text, status}; status is pending, active or done."""
+        return tuple(self._tool_ctx.todo)
+
+    @property
+    def jobs(self) -> Sequence[Any]:
+        """Background commands (tools/jobs.py)."""
+        return tuple(self._jobs.background.values())
+
+    async def kill_job(self, job_id: str) -> None:
+        """End a background command and all that it started. Raises ToolError for an unknown id."""
+        job = self._jobs.find(job_id)
+        if job.ended is None:
+            job.note = "killed"
+            await self._jobs.end(job)
+
+    def answer(
+        self, call_id: str, decision: Decision, *, arguments: str | None = None, reason: str = ""
+    ) -> None:
+        """A person's answer to `ApprovalAsked`. `arguments`: run the call with these instead; `reason`: words
+        for the model.
+        """
+        self._approvals.answer(call_id, Answer(decision=decision, arguments=arguments, reason=reason))
 
     def reply(self, call_id: str, text: str) -> None:
         """A person's answer, in words, to `ApprovalAsked` of the tool `ask`."""
@@ -370,6 +416,8 @@ class Session:
             check_retries=options.check_retries,
             job_notices=self._jobs.take_notices,
             mask=self._masker.mask,
+            steering=self._steering,
+            is_interactive=options.is_interactive,
         )
         self._task = asyncio.create_task(self._turn(TurnLoop(parts, turn, settled), turn))
         try:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.markers import mentions_marker
+from k3agent.errors import StoreError
 from k3agent.events import MessageAdded
 from k3agent.store.records import JournalBatch, RequestRow
 from k3agent.store.sessions import SessionStore
@@ -104,6 +105,17 @@ class Transcript:
         self.call_ids.update(call.id for call in message.calls)
         self.knows_markers = self.knows_markers or _mentions(message)
         self._emitter.emit(MessageAdded, message=message)
+
+    def rewind(self, message_id: MessageId) -> Message:
+        """The conversation goes on from before this message, which is given back. The store keeps the branch
+        that is left: the next message has another parent. Raises StoreError for an unknown id.
+        """
+        at = next((at for at, message in enumerate(self.messages) if message.id == message_id), None)
+        if at is None:
+            raise StoreError(f"session {self._session_id} has no message {message_id} to go back to")
+        message = self.messages[at]
+        del self.messages[at:]
+        return message
 
     def open_calls(self) -> Message | None:
         """The newest message if its calls have no results yet: what a killed process leaves."""

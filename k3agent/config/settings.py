@@ -30,6 +30,8 @@ def _setting(
 EFFORTS = ("low", "high", "max")
 PERMISSION_MODES = ("plan", "default", "accept-edits", "auto")
 SANDBOXES = ("auto", "strict", "off")
+THEMES = ("dark", "light", "contrast")
+NOTIFY = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,13 @@ class Settings:
     server_idle_timeout_s: float = _setting(
         "float", 180.0, "seconds without a request after which the bundled server ends", minimum=1
     )
+    ui_theme: str = _setting("str", "dark", "colours of the terminal UI", choices=THEMES)
+    ui_notify: str = _setting(
+        "str", "auto", "tell when a turn ends or asks: auto (while unfocused), always, never", choices=NOTIFY
+    )
+    ui_screen_reader: str = _setting(
+        "str", "off", "plain lines without animation or frames", choices=("off", "on")
+    )
     providers: Mapping[str, ProviderSettings] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     untrusted: Path | None = None
@@ -102,7 +111,7 @@ class Settings:
         return self.origins.get(key, DEFAULT)
 
 
-_SECTIONS = ("limits", "checks", "retry", "network", "server")
+_SECTIONS = ("limits", "checks", "retry", "network", "server", "ui")
 
 
 def _key_of(name: str) -> str:

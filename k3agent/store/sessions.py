@@ -212,6 +212,13 @@ class SessionStore(Journal):
                 )
         return forked
 
+    def rename(self, session_id: SessionId, title: str) -> None:
+        """Give the session another title. Raises StoreError for an unknown one."""
+        with transaction(self._db) as db:
+            done = db.execute("UPDATE sessions SET title = ? WHERE id = ?", (title, session_id))
+            if not done.rowcount:
+                raise StoreError(f"no session {session_id!r}; `k3agent sessions list` shows them")
+
     def delete(self, session_id: SessionId) -> None:
         """Remove the session and its blobs (those that a fork may point to stay). Only ever on a command."""
         if not self.exists(session_id):

@@ -1,0 +1,57 @@
+"""Which permission rules would allow a call from now on: as narrow as they are useful."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
+    from k3agent.tools.base import Access
+
+# fmt: off
+# Programs whose second word says what they do; for others the first word is enough to go by.
+WITH_SUBCOMMANDS = frozenset({
+    "apt", "brew", "cargo", "docker", "gh", "git", "go", "kubectl", "make", "npm", "pip", "pnpm", "poetry",
+    "systemctl", "terraform", "uv", "yarn",
+})
+# A rule for any arguments of these would allow anything at all.
+NEVER = frozenset({
+    "awk", "bash", "chmod", "chown", "command", "curl", "dash", "dd", "doas", "env", "eval", "exec", "find",
+    "fish", "nice", "node", "nohup", "perl", "php", "python", "python3", "rm", "ruby", "sed", "sh", "ssh",
+    "su", "sudo", "tee", "time", "timeout", "wget", "xargs", "zsh",
+})
+# fmt: on
+
+
+def rules_for(tool: str, access: Access, cwd: Path) -> tuple[str, ...]:
+    """The rules, or none where no rule would be narrow enough. Rules are those of permissions.py."""
+    if access.runs is not None:
+        return _command_rules(tool, access.runs)
+    if access.connects:
+        return tuple(f"{tool}({host})" for host in access.connects)
+    inside = [path for path in access.writes if path.is_relative_to(cwd)]
+    if inside and len(inside) == len(access.writes):
+        return (f"{tool}(./**)",)
+    return ()
+
+
+def _command_rules(tool: str, command: str) -> tuple[str, ...]:
+    from k3agent.agent.shell_syntax import parse  # lazy: tree-sitter, loaded by now
+
+    parsed = parse(command)
+    if parsed.problem is not None or parsed.redirects or any(simple.redirects for simple in parsed.commands):
+        return ()
+    rules: list[str] = []
+    for simple in parsed.commands:
+        words = simple.text.split()
+        if not words or any(char in simple.text for char in "()*?"):
+            return ()
+        if words[0] in NEVER or "/" in words[0]:
+            rule = f"{tool}({simple.text})"
+        elif words[0] in WITH_SUBCOMMANDS and len(words) > 1 and not words[1].startswith("-"):
+            rule = f"{tool}({words[0]} {words[1]}:*)"
+        else:
+            rule = f"{tool}({words[0]}:*)"
+        if rule not in rules:
+            rules.append(rule)
+    return tuple(rules)

@@ -1,0 +1,150 @@
+"""The application: palettes, keys, the way in and the way out. Screens do the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events
+from textual.app import App
+from textual.screen import Screen
+
+from k3agent.config.paths import user_config
+from k3agent.config.settings import Settings
+from k3agent.errors import K3AgentError
+from k3agent.tui.keymap import load_keymap
+from k3agent.tui.screens.chat import ChatScreen
+from k3agent.tui.start import UiOptions
+from k3agent.tui.theme import DEFAULT_THEME, PALETTES, Palette
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.binding import BindingType
+
+    from k3agent.providers.base import ModelClient
+
+SIGNALS = (signal.SIGHUP, signal.SIGTERM)
+
+
+class K3App(App[int]):
+    """`farewell` is printed after the screen is given back."""
+
+    CSS_PATH = "app.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = []
+    TITLE = "k3agent"
+
+    def __init__(self, options: UiOptions, settings: Settings) -> None:
+        # The mouse is used with the cells' coordinates; animation is switched off: it costs and distracts.
+        super().__init__()
+        self.options = options
+        self.settings = settings
+        self.farewell = ""
+        self.last_key_at = 0.0
+        self.has_terminal_focus = True
+        self.animation_level = "none"
+        self.own_keys: dict[str, str] = {}
+        self.start_problem = ""
+        self.make_client: Callable[[], ModelClient] | None = None
+        for palette in PALETTES.values():
+            self.register_theme(palette.theme)
+        self.theme = settings.ui_theme if settings.ui_theme in PALETTES else DEFAULT_THEME
+        try:
+            self.own_keys = load_keymap(self.keymap_path)
+        except K3AgentError as error:
+            self.start_problem = str(error)
+
+    @property
+    def keymap_path(self) -> Path:
+        return user_config(self.options.environ).with_name("keys.toml")
+
+    @property
+    def palette(self) -> Palette:
+        return PALETTES.get(self.theme, PALETTES[DEFAULT_THEME])
+
+    @property
+    def is_plain(self) -> bool:
+        """For screen readers: no animation, no frames."""
+        return self.settings.ui_screen_reader == "on"
+
+    def get_default_screen(self) -> Screen[None]:
+        return ChatScreen()
+
+    def on_mount(self) -> None:
+        if self.own_keys:
+            self.set_keymap(self.own_keys)
+        self.set_class(self.is_plain, "screen-reader")
+        loop = asyncio.get_running_loop()
+        if not self.is_headless:
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: int) -> None:
+        self.run_worker(self.leave(128 + number), exclusive=False)
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key | events.Paste):
+            self.last_key_at = time.monotonic()
+        elif isinstance(event, events.AppFocus):
+            self.has_terminal_focus = True
+        elif isinstance(event, events.AppBlur):
+            self.has_terminal_focus = False
+        await super().on_event(event)
+
+    @property
+    def chat(self) -> ChatScreen:
+        screen = self.screen_stack[0]
+        assert isinstance(screen, ChatScreen)
+        return screen
+
+    def set_theme(self, name: str) -> None:
+        """Change the colours everywhere."""
+        self.theme = name
+        self.chat.set_palette(self.palette)
+
+    def apply_settings(self) -> None:
+        """Settings were changed in the UI."""
+        self.set_theme(self.settings.ui_theme)
+        self.set_class(self.is_plain, "screen-reader")
+        self.chat.line.is_plain = self.is_plain
+
+    def tell(self, text: str) -> None:
+        """A turn has ended or asks: bell and desktop notification (OSC 9), if the user is elsewhere."""
+        wanted = self.settings.ui_notify
+        if wanted == "never" or (wanted == "auto" and self.has_terminal_focus):
+            return
+        self.bell()
+        self.write_terminal(f"\x1b]9;{_plain(text)}\x07")
+
+    def set_title(self, text: str) -> None:
+        """The terminal's own title."""
+        self.write_terminal(f"\x1b]2;{_plain(text)}\x07")
+
+    def write_terminal(self, sequence: str) -> None:
+        driver = self._driver
+        if driver is not None and not self.is_headless:
+            driver.write(sequence)
+            driver.flush()
+
+    async def leave(self, code: int = 0) -> None:
+        """End the turn in good order, then the app."""
+        await self.chat.shut_down()
+        self.exit(code, return_code=code)
+
+    async def action_quit(self) -> None:
+        await self.leave()
+
+
+def _plain(text: str) -> str:
+    """Nothing that could end or extend a sequence of the terminal."""
+    return "".join(char for char in text if char.isprintable())[:120]
+
+
+def editor_of(environ: dict[str, str] | os._Environ[str]) -> str:
+    return environ.get("VISUAL") or environ.get("EDITOR") or "vi"

@@ -1,0 +1,145 @@
+"""The `/` commands of the UI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k3agent.errors import K3AgentError
+from k3agent.tui.theme import PALETTES
+from k3agent.tui.widgets.completion import Candidate
+
+if TYPE_CHECKING:
+    from k3agent.tui.screens.chatkeys import ChatKeys
+
+MODES = ("default", "accept-edits", "auto", "plan")
+
+
+@dataclass(frozen=True)
+class Command:
+    """`run` gets the screen and what was written after the name. `takes`: what that may be, for the list."""
+
+    help: str
+    run: Callable[[ChatKeys, str], None]
+    takes: str = ""
+
+
+def _new(chat: ChatKeys, rest: str) -> None:
+    chat.switch_session(None)
+
+
+def _continue(chat: ChatKeys, rest: str) -> None:
+    chat.driver.continue_turn()
+
+
+def _retry(chat: ChatKeys, rest: str) -> None:
+    """Connect again after a failed start, or go on with the turn that failed."""
+    if chat.driver.session is None:
+        chat.switch_session(None)
+    else:
+        chat.driver.continue_turn()
+
+
+def _mode(chat: ChatKeys, rest: str) -> None:
+    chat.set_mode(rest)
+
+
+def _theme(chat: ChatKeys, rest: str) -> None:
+    if rest not in PALETTES:
+        chat.notice(f"themes: {', '.join(PALETTES)}", "warning" if rest else "info")
+        return
+    chat.app.set_theme(rest)
+
+
+def _unqueue(chat: ChatKeys, rest: str) -> None:
+    """What waits goes back into the prompt."""
+    texts = [item.text for item in chat.driver.queue]
+    chat.driver.queue.clear()
+    chat.prompt.text = "\n\n".join(texts)
+    chat.prompt.move_cursor(chat.prompt.document.end)
+    chat.show_queue()
+
+
+def _send(chat: ChatKeys, rest: str) -> None:
+    """What waits is sent although the turn before did not end well."""
+    chat.driver.send_queued()
+    chat.show_queue()
+
+
+def _export(chat: ChatKeys, rest: str) -> None:
+    session = chat.driver.session
+    if session is None or not session.messages:
+        chat.notice("there is nothing to export yet", "warning")
+        return
+    from k3agent.tui.sessionfiles import export_to
+
+    try:
+        path = export_to(chat.app.options, session.id, rest)
+    except (K3AgentError, OSError) as error:
+        chat.notice(f"not exported: {error}", "error")
+        return
+    chat.notice(f"written to {path}", "good")
+
+
+def _image(chat: ChatKeys, rest: str) -> None:
+    path = Path(rest).expanduser()
+    path = path if path.is_absolute() else chat.app.options.cwd / path
+    if not rest or not path.is_file():
+        chat.notice(f"/image FILE: {rest or 'no file'} is not there", "warning")
+        return
+    chat.add_image(path)
+
+
+def _action(name: str) -> Callable[[ChatKeys, str], None]:
+    def run(chat: ChatKeys, rest: str) -> None:
+        getattr(chat, f"action_{name}")()
+
+    return run
+
+
+def _panel(name: str) -> Callable[[ChatKeys, str], None]:
+    return lambda chat, rest: chat.action_panel(name)
+
+
+COMMANDS: dict[str, Command] = {
+    "help": Command("all keys and commands", _action("help")),
+    "new": Command("a new session in this folder", _new),
+    "sessions": Command("earlier sessions: go on, fork, rename, export, delete", _action("sessions")),
+    "continue": Command("go on with a turn that was cut short", _continue),
+    "rewind": Command("go back to an earlier prompt (also: Esc Esc)", _action("rewind")),
+    "mode": Command("permission mode", _mode, " | ".join(MODES)),
+    "changes": Command("changed files with their differences", _panel("changes")),
+    "todos": Command("show or hide the steps", _panel("todos")),
+    "jobs": Command("background commands: output, end", _panel("jobs")),
+    "search": Command("search in the conversation", _action("search")),
+    "copy": Command("copy the last answer", _action("copy_answer")),
+    "image": Command("show the model an image with the next prompt", _image, "FILE"),
+    "export": Command("this session as a file", _export, "FILE.md | FILE.html | FILE.json"),
+    "send": Command("send waiting prompts now", _send),
+    "unqueue": Command("take waiting prompts back into the prompt", _unqueue),
+    "theme": Command("colours", _theme, " | ".join(PALETTES)),
+    "settings": Command("settings of this UI", _action("settings")),
+    "doctor": Command("what works here and what does not", _action("doctor")),
+    "retry": Command("try again after a failure", _retry),
+    "quit": Command("leave; the session can be resumed", _action("leave_now")),
+}
+
+
+def command_candidates(word: str) -> list[Candidate]:
+    """Commands whose name or help holds `word`; those whose name begins with it first."""
+    low = word.lower()
+    names = sorted(
+        (name for name, command in COMMANDS.items() if low in name or (len(low) > 2 and low in command.help)),
+        key=lambda name: (not name.startswith(low), low not in name),
+    )
+    width = max((len(name) for name in names), default=0)
+    return [
+        Candidate(
+            f"/{name}{' ' if COMMANDS[name].takes else ''}",
+            f"/{name:<{width}}",
+            COMMANDS[name].help + (f"  ({COMMANDS[name].takes})" if COMMANDS[name].takes else ""),
+        )
+        for name in names
+    ]

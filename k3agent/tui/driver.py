@@ -1,0 +1,252 @@
+"""The session behind the screen: starts it after the first frame, queues prompts, runs one turn at a time.
+
+It knows the agent and no widget. What happens is told through `on_event` (the session's own events),
+`on_ready` and `on_failed`; all are called in the app's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from k3agent.config.settings import Settings
+from k3agent.errors import K3AgentError, StoreError
+from k3agent.events import AnyEvent, TurnEnded, TurnOutcome
+from k3agent.tui.start import UiOptions
+from k3agent.types import Effort, ImagePart
+
+if TYPE_CHECKING:
+    from k3agent.agent.session import Session
+    from k3agent.providers.base import ModelClient
+
+log = logging.getLogger(__name__)
+
+CLOSE_LIMIT_S = 3.0
+
+
+@dataclass(slots=True)
+class Queued:
+    """A prompt that waits for the running turn."""
+
+    text: str
+    images: Sequence[ImagePart] = ()
+
+
+@dataclass(slots=True)
+class Driver:
+    """`mode` may be changed before the session is there."""
+
+    options: UiOptions
+    settings: Settings
+    on_event: Callable[[AnyEvent], None]
+    on_ready: Callable[[Session], None]
+    on_failed: Callable[[str], None]
+    on_notify: Callable[[str], None] = lambda text: None
+    make_client: Callable[[], ModelClient] | None = None
+    session: Session | None = None
+    client: ModelClient | None = None
+    queue: list[Queued] = field(default_factory=list)
+    mode: str = ""
+    _task: asyncio.Task[None] | None = None
+    _is_closed: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    async def open(self, resume_id: str | None = None, *, forks: bool = False) -> None:
+        """Load the agent, connect, open the session. Failures are told, not raised."""
+        try:
+            await asyncio.to_thread(_load)
+            await self._open(resume_id, forks=forks)
+        except K3AgentError as error:
+            self.on_failed(str(error))
+        finally:
+            # All that was loaded stays until the end: it need not be looked through again and again.
+            gc.freeze()
+            gc.enable()
+
+    async def _open(self, resume_id: str | None, *, forks: bool) -> None:
+        from k3agent.agent.session import Session
+
+        if self.client is None:
+            self.client = self._client()
+        options = self._session_options(self.client)
+        if resume_id is None:
+            session = await Session.create(options)
+        elif forks:
+            session = await Session.fork(resume_id, options)
+        else:
+            session = await Session.resume(resume_id, options)
+        if self._is_closed:
+            await session.aclose()
+            return
+        self.session = session
+        self.on_ready(session)
+        session.subscribe(self.on_event)
+        self._next()
+
+    def _client(self) -> ModelClient:
+        if self.make_client is not None:
+            return self.make_client()
+        from k3agent.providers.registry import choose_client
+
+        return choose_client(self.settings, self.options.environ, self.options.home, self.on_notify)
+
+    def _session_options(self, client: ModelClient) -> Any:
+        from k3agent.agent.options import Limits, SessionOptions
+
+        options, settings = self.options, self.settings
+        return SessionOptions(
+            cwd=options.cwd,
+            client=client,
+            home=options.home,
+            environ=options.environ,
+            effort=Effort(settings.effort) if settings.effort else None,
+            permission_mode=self.mode or settings.permission_mode or "default",
+            allow=(*settings.allow, *options.allow),
+            deny=(*settings.deny, *options.deny),
+            sandbox=settings.sandbox,
+            limits=Limits(
+                max_turns=settings.limits_max_turns,
+                max_tokens=settings.limits_max_tokens,
+                max_budget_usd=settings.limits_max_budget_usd,
+                max_time_s=settings.limits_max_time_s,
+            ),
+            checks=settings.checks_commands,
+            check_retries=settings.checks_retries,
+            append_system_prompt=settings.append_system_prompt,
+            extra_dirs=options.extra_dirs,
+            is_interactive=True,
+        )
+
+    async def switch(self, resume_id: str | None, *, forks: bool = False) -> None:
+        """Close this session and open another (None: a new one)."""
+        await self._end_session()
+        self.queue.clear()
+        await self.open(resume_id, forks=forks)
+
+    # --- turns ---
+
+    def submit(self, text: str, images: Sequence[ImagePart] = ()) -> bool:
+        """Run it now, or queue it; whether it was queued."""
+        self.queue.append(Queued(text, images))
+        if self.session is None or self.is_busy:
+            return True
+        self._next()
+        return False
+
+    def steer(self, text: str) -> bool:
+        """Into the running turn; False when none runs."""
+        if self.session is None or not self.is_busy:
+            return False
+        self.session.steer(text)
+        return True
+
+    def continue_turn(self) -> None:
+        """Go on with a turn that was left unfinished."""
+        if self.session is not None and not self.is_busy:
+            self._task = asyncio.create_task(self._run(self.session, None))
+
+    def send_queued(self) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        if self.session is not None and not self.is_busy and self.queue and not self._is_closed:
+            self._task = asyncio.create_task(self._run(self.session, self.queue.pop(0)))
+
+    async def _run(self, session: Session, item: Queued | None) -> None:
+        try:
+            if item is None:
+                ended = await session.continue_turn(reopen=True)
+            else:
+                ended = await session.submit(item.text, item.images)
+        except K3AgentError as error:
+            self.on_failed(str(error))
+            return
+        left = session.take_back_steering()
+        self.queue[:0] = [Queued(text) for text in left]
+        self._after(ended)
+
+    def _after(self, ended: TurnEnded | None) -> None:
+        # What waited behind a turn that went wrong would be said into a situation its writer did not know.
+        self._task = None
+        if ended is None or ended.outcome is TurnOutcome.SUCCESS:
+            self._next()
+
+    def interrupt(self) -> bool:
+        if self.session is None or not self.is_busy:
+            return False
+        self.session.interrupt("the user pressed Esc")
+        return True
+
+    # --- the end ---
+
+    async def _end_session(self) -> None:
+        session, self.session = self.session, None
+        if session is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await session.aclose()
+                if self._task is not None:
+                    await asyncio.gather(self._task, return_exceptions=True)
+        except TimeoutError:
+            log.warning("session %s did not close within %s s", session.id, CLOSE_LIMIT_S)
+
+    async def close(self) -> None:
+        """Children, sockets, files: ended or left behind within the limit."""
+        self._is_closed = True
+        await self._end_session()
+        if self.client is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_LIMIT_S):
+                    await self.client.aclose()
+
+    def newest_here(self) -> str:
+        """The id of this folder's newest session. Raises StoreError when there is none."""
+        from k3agent.store.sessions import SessionStore
+
+        store = SessionStore(self.options.home)
+        try:
+            row = store.latest(self.options.cwd)
+        finally:
+            store.close()
+        if row is None:
+            raise StoreError(
+                f"no session of {self.options.cwd} to continue; `k3agent sessions list` shows all"
+            )
+        return row.id
+
+
+def _load() -> None:
+    """The agent and what it brings: 0.3 s, in a thread while the screen is already there."""
+    import k3agent.agent.session
+    import k3agent.providers.chat
+    import k3agent.providers.registry  # noqa: F401
+    from k3agent.agent.building import load_tools
+
+    load_tools()
+
+
+def shell_environ(options: UiOptions) -> dict[str, str]:
+    """What a command of the user's own (`!`) gets: everything, and no pager that would wait for keys."""
+    return {**options.environ, "PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}
+
+
+def image_part(path: Path) -> ImagePart:
+    """An image file by its content. Raises ConfigError's parent for files that are none."""
+    data = path.read_bytes()
+    kinds = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"BM": "image/bmp"}
+    mime = next((kind for magic, kind in kinds.items() if data.startswith(magic)), None)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        mime = "image/webp"
+    if mime is None:
+        raise K3AgentError(f"{path} is no PNG, JPEG, GIF, WebP or BMP file")
+    return ImagePart(mime=mime, data=data)

@@ -1,0 +1,61 @@
+"""A stored conversation as blocks, for a session that is gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from k3agent.tui.widgets.answer import AnswerBlock
+from k3agent.tui.widgets.block import Block
+from k3agent.tui.widgets.message import NoticeBlock, UserBlock
+from k3agent.tui.widgets.reasoning import ReasoningBlock
+from k3agent.tui.widgets.toolcall import ToolBlock
+from k3agent.types import Finish, ImagePart, Message, Origin, ReasoningPart, Role, TextPart, ToolCall
+
+
+def blocks_of(messages: Iterable[Message]) -> list[Block]:
+    """Oldest first. Results go into the blocks of their calls."""
+    blocks: list[Block] = []
+    calls: dict[str, ToolBlock] = {}
+    for message in messages:
+        if message.role is Role.TOOL:
+            for result in message.results:
+                block = calls.get(result.call_id)
+                if block is not None:
+                    block.end("failed" if result.is_error else "done", result.text, 0.0)
+            continue
+        for block in message_blocks(message):
+            if isinstance(block, ToolBlock):
+                calls[block.call_id] = block
+            blocks.append(block)
+    return blocks
+
+
+def message_blocks(message: Message) -> list[Block]:
+    """The blocks of one message of user, harness or model."""
+    if message.role is Role.USER:
+        if message.origin is Origin.HARNESS:
+            return harness_blocks(message)
+        images = sum(isinstance(part, ImagePart) for part in message.parts)
+        return [UserBlock(message.text, num_images=images, message_id=message.id)]
+    blocks: list[Block] = []
+    for part in message.parts:
+        match part:
+            case ReasoningPart() if part.text.strip():
+                blocks.append(ReasoningBlock(part.text))
+            case TextPart() if part.text.strip():
+                blocks.append(AnswerBlock(part.text))
+            case ToolCall():
+                blocks.append(ToolBlock(part.id, part.name, part.arguments))
+            case _:
+                continue
+    if message.finish is Finish.INTERRUPTED:
+        blocks.append(NoticeBlock("interrupted here", "warning", has_gap=False))
+    return blocks
+
+
+def harness_blocks(message: Message) -> list[Block]:
+    from k3agent.agent.context import FACTS_HEAD  # lazy: with the agent, which is loaded by now
+
+    if message.text.startswith(FACTS_HEAD):
+        return []
+    return [NoticeBlock(message.text)]

@@ -1,0 +1,172 @@
+"""The main screen: transcript, question, prompt, status line, and what connects them to the session."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.binding import BindingType
+
+from k3agent import __version__
+from k3agent.errors import K3AgentError
+from k3agent.events import (
+    AnyEvent,
+    ApprovalAnswered,
+    ApprovalAsked,
+    CallEnded,
+    CallProposed,
+    Noticed,
+    TurnEnded,
+    TurnStarted,
+)
+from k3agent.tui.driver import Driver
+from k3agent.tui.files import FileIndex
+from k3agent.tui.keymap import CHAT_KEYS, bindings
+from k3agent.tui.presenter import Presenter
+from k3agent.tui.safe import safe_line
+from k3agent.tui.screens.chatkeys import ChatKeys
+from k3agent.tui.widgets.approval import Request
+from k3agent.tui.widgets.message import NoticeBlock, WelcomeBlock
+
+if TYPE_CHECKING:
+    from k3agent.agent.session import Session
+
+
+class ChatScreen(ChatKeys):
+    """Everything of one session."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(CHAT_KEYS)
+    AUTO_FOCUS = "#prompt"
+
+    def on_mount(self) -> None:
+        self.prompt.key_filter = self.take_key
+        self.set_keys()
+        self.presenter = Presenter(self.transcript, self.line, self.schedule_flush)
+        self.index = FileIndex(self.app.options.cwd)
+        self.welcome = WelcomeBlock(self._welcome("starting…"))
+        self.transcript.load([self.welcome])
+        self.line.status.place = self.app.options.cwd.name
+        self.line.status.begin("starting")
+        self.start_clock()
+        app = self.app
+        self.driver = Driver(
+            options=app.options,
+            settings=app.settings,
+            on_event=self._session_event,
+            on_ready=self._ready,
+            on_failed=self._failed,
+            on_notify=self._tell_later,
+            make_client=app.make_client,
+        )
+        self.driver.mode = app.settings.permission_mode or "default"
+        self.line.status.mode = self.driver.mode
+        # Not before the first frame: what follows imports for a third of a second.
+        self.call_after_refresh(self._start)
+
+    @work(exclusive=True, group="start")
+    async def _start(self) -> None:
+        options = self.app.options
+        if self.app.start_problem:
+            self.notice(self.app.start_problem, "warning")
+        if options.prompt:
+            self.say(options.prompt)
+        if options.picks:
+            self.action_sessions()
+        try:
+            found = self.driver.newest_here() if options.continues_newest else options.resume_id
+        except K3AgentError as error:
+            self._failed(str(error))
+            found = None
+        await self.driver.open(found, forks=options.forks)
+
+    def _welcome(self, model: str) -> list[tuple[str, str]]:
+        return [
+            ("", f"k3agent {__version__}"),
+            ("model", model),
+            ("folder", str(self.app.options.cwd)),
+            ("keys", "Enter sends · Esc interrupts · Shift+Tab changes the mode · ? shows all keys"),
+        ]
+
+    # --- the session's side ---
+
+    def _ready(self, session: Session) -> None:
+        info, status = session.info, self.line.status
+        status.model, status.provider = info.model, info.provider
+        status.window = info.context_window
+        status.mode = session.permission_mode
+        status.begin("")
+        why = f": {info.why}" if info.why else ""
+        self.welcome.set(self._welcome(f"{info.model} from {info.provider}{why}"))
+        if session.messages:
+            self.presenter.load(session.messages, [self.welcome])
+            self.show_queue()
+        else:
+            self.presenter.touch(self.welcome)
+        self.todos.set_items(session.todo)
+        if session.draft:
+            self.presenter.add(
+                NoticeBlock("An answer was being written when k3agent was stopped. /continue goes on.")
+            )
+        self.app.set_title(f"k3agent {self.app.options.cwd.name}")
+
+    def _tell_later(self, text: str) -> None:
+        self.app.call_later(self.notice, text)
+
+    def _failed(self, text: str) -> None:
+        self.line.status.begin("")
+        self.notice(text, "error")
+        if self.driver.session is None:
+            self.welcome.set(self._welcome("none: see below, then /retry"))
+            self.presenter.touch(self.welcome)
+
+    def _session_event(self, event: AnyEvent) -> None:
+        match event:
+            case CallProposed():
+                self.arguments[event.call_id] = event.arguments
+            case ApprovalAsked():
+                self.ask(
+                    Request(
+                        event.call_id, event.tool, event.summary, event.reason,
+                        self.arguments.get(event.call_id, "{}"), event.rules,
+                    )
+                )  # fmt: skip
+            case ApprovalAnswered():
+                self.settle(event.call_id)
+            case CallEnded():
+                self.settle(event.call_id)
+                self.arguments.pop(event.call_id, None)
+                if event.tool == "todo" and self.driver.session is not None:
+                    self.todos.set_items(self.driver.session.todo)
+            case TurnStarted():
+                self.show_queue()
+            case TurnEnded():
+                self._turn_ended(event)
+            case Noticed(level="info"):
+                # Job notices come here, too.
+                self._count_jobs()
+            case _:
+                pass
+        self.presenter.event(event)
+
+    def _turn_ended(self, event: TurnEnded) -> None:
+        self.panel.clear()
+        self.arguments.clear()
+        self.focus_prompt()
+        self._count_jobs()
+        self.app.tell(f"k3agent: {safe_line(event.detail or event.outcome.value, 80)}")
+        # The driver starts what is queued only after this event.
+        self.call_later(self.show_queue)
+
+    def _count_jobs(self) -> None:
+        session = self.driver.session
+        if session is not None:
+            self.line.status.num_jobs = sum(job.ended is None for job in session.jobs)
+
+    async def shut_down(self) -> None:
+        driver = self.driver
+        session = driver.session
+        if session is not None and session.messages:
+            self.app.farewell = f"To go on with this session: k3agent resume {session.id}"
+        await driver.close()
+        await asyncio.sleep(0)

@@ -1,0 +1,260 @@
+"""The part of the chat screen behind its keys."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from textual import work
+
+from k3agent.errors import K3AgentError
+from k3agent.tui.commands import MODES, Command
+from k3agent.tui.screens.typing import TypingChat
+from k3agent.tui.widgets.answer import AnswerBlock
+from k3agent.tui.widgets.message import UserBlock, WelcomeBlock
+from k3agent.tui.widgets.reasoning import ReasoningBlock
+from k3agent.tui.widgets.toolcall import ToolBlock
+from k3agent.tui.widgets.transcript import Transcript
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+
+TWICE_S = 1.5
+
+
+class ChatKeys(TypingChat):
+    """Actions; their keys are in keymap.py."""
+
+    welcome: WelcomeBlock
+    _escaped_at = 0.0
+    _quit_asked_at = 0.0
+
+    def run_command(self, command: Command, rest: str) -> None:
+        command.run(self, rest)
+
+    def on_prompt_help_asked(self) -> None:
+        self.action_help()
+
+    # --- Esc and leaving ---
+
+    def action_escape(self) -> None:
+        """What is nearest: a list, a refusal's words, a command, the turn; twice while idle: rewind."""
+        if self.completion.is_shown:
+            self.completion.close()
+        elif self.cancel_denial():
+            return
+        elif self.transcript.query_text:
+            self.transcript.query_text = ""
+            self.transcript.refresh()
+        elif self.stop_shell() or self.driver.interrupt():
+            self.line.status.begin("interrupting")
+            self.line.changed()
+        elif self.focused is not self.prompt:
+            self.focus_prompt()
+        elif time.monotonic() - self._escaped_at < TWICE_S:
+            self._escaped_at = 0.0
+            self.action_rewind()
+        else:
+            self._escaped_at = time.monotonic()
+
+    def action_quit_or_clear(self) -> None:
+        selected = self.get_selected_text()
+        if selected:
+            self.app.copy_to_clipboard(selected)
+            self.clear_selection()
+            self.app.notify("copied", timeout=1.5)
+        elif self.prompt.text:
+            self.prompt.clear_all()
+        elif time.monotonic() - self._quit_asked_at < TWICE_S:
+            self.action_leave_now()
+        else:
+            self._quit_asked_at = time.monotonic()
+            self.driver.interrupt()
+            self.hint("Ctrl+C again to quit")
+            self.set_timer(TWICE_S, lambda: self.hint(""))
+
+    def action_leave(self) -> None:
+        if self.prompt.text:
+            self.prompt.action_delete_right()
+        else:
+            self.action_leave_now()
+
+    def action_leave_now(self) -> None:
+        self.app.run_worker(self.app.leave())
+
+    # --- mode ---
+
+    def action_cycle_mode(self) -> None:
+        now = self.line.status.mode
+        at = MODES.index(now) if now in MODES else 0
+        self.set_mode(MODES[(at + 1) % len(MODES)])
+
+    def set_mode(self, mode: str) -> None:
+        if mode not in MODES:
+            self.notice(f"modes: {', '.join(MODES)}", "warning")
+            return
+        session = self.driver.session
+        if session is not None:
+            session.set_permission_mode(mode)
+        self.driver.mode = self.line.status.mode = mode
+        self.line.changed()
+
+    # --- moving ---
+
+    def action_switch_focus(self) -> None:
+        if self.completion.is_shown and self.focused is self.prompt:
+            self.take_key("tab")
+        elif self.panel.current is not None and self.panel.is_armed and self.focused is not self.panel:
+            self.panel.focus()
+        elif self.focused is self.prompt:
+            self.transcript.focus()
+            self.transcript.move_cursor(0)
+        else:
+            self.prompt.focus()
+
+    def action_page(self, step: int) -> None:
+        height = self.transcript.scrollable_content_region.height
+        self.transcript.scroll_relative(y=step * max(height - 2, 1), animate=False)
+
+    def action_scroll(self, step: int) -> None:
+        self.transcript.scroll_relative(y=step, animate=False)
+
+    def action_to_end(self) -> None:
+        self.transcript.to_end()
+
+    def action_top(self) -> None:
+        self.transcript.scroll_to(y=0, animate=False)
+
+    def action_turn(self, step: int) -> None:
+        if not self.transcript.next_turn(step):
+            self.transcript.to_end() if step > 0 else self.action_top()
+
+    def action_choose(self, step: int) -> None:
+        self.transcript.move_cursor(step)
+
+    def on_transcript_moved(self, event: Transcript.Moved) -> None:
+        self.hint("" if event.is_at_end else "scrolled back: Ctrl+End for the newest")
+
+    # --- folding and copying ---
+
+    def action_unfold(self) -> None:
+        if self.transcript.cursor is not None:
+            self.transcript.fold(self.transcript.cursor)
+
+    def action_fold(self) -> None:
+        self._fold_newest(ToolBlock)
+
+    def action_fold_reasoning(self) -> None:
+        self._fold_newest(ReasoningBlock)
+
+    def _fold_newest(self, kind: type) -> None:
+        blocks = self.transcript.blocks
+        at = next((at for at in range(len(blocks) - 1, -1, -1) if isinstance(blocks[at], kind)), None)
+        if at is not None:
+            self.transcript.fold(at)
+
+    def action_copy_answer(self) -> None:
+        block = self.transcript.block_of(AnswerBlock)
+        self._copy(block.text if isinstance(block, AnswerBlock) else "", "the last answer")
+
+    def action_copy_block(self) -> None:
+        self._copy("\n".join(block.plain for block in self.transcript.chosen()), "the block")
+
+    def action_copy_code(self) -> None:
+        chosen = next((block for block in self.transcript.chosen() if isinstance(block, AnswerBlock)), None)
+        block = chosen or self.transcript.block_of(AnswerBlock)
+        codes = block.code_blocks if isinstance(block, AnswerBlock) else []
+        self._copy(codes[-1] if codes else "", "the last code block")
+
+    def _copy(self, text: str, what: str) -> None:
+        if not text:
+            self.app.notify(f"nothing to copy: {what}", severity="warning", timeout=2)
+            return
+        self.app.copy_to_clipboard(text)
+        self.app.notify(f"copied {what} ({len(text):,} characters)", timeout=2)
+
+    # --- other screens ---
+
+    @work(exclusive=True, group="dialog")
+    async def open_dialog(self, screen: Screen[Any]) -> None:
+        result = await self.app.push_screen_wait(screen)
+        if callable(result):
+            result(self)
+
+    def action_help(self) -> None:
+        from k3agent.tui.screens.help import HelpScreen  # lazy: only when asked for
+
+        self.open_dialog(HelpScreen())
+
+    def action_search(self) -> None:
+        from k3agent.tui.screens.search import SearchScreen  # lazy: only when asked for
+
+        self.open_dialog(SearchScreen(self.transcript))
+
+    def action_match(self, step: int) -> None:
+        if self.transcript.query_text:
+            self.transcript.search(self.transcript.query_text, step)
+
+    def action_sessions(self) -> None:
+        from k3agent.tui.screens.sessions import SessionsScreen  # lazy: only when asked for
+
+        self.open_dialog(SessionsScreen())
+
+    def action_rewind(self) -> None:
+        prompts = [
+            block for block in self.transcript.blocks if isinstance(block, UserBlock) and block.message_id
+        ]
+        if not prompts or self.driver.is_busy:
+            self.hint("nothing to rewind" if not prompts else "interrupt the turn first (Esc)")
+            return
+        from k3agent.tui.screens.rewind import RewindScreen  # lazy: only when asked for
+
+        self.open_dialog(RewindScreen(prompts))
+
+    def action_settings(self) -> None:
+        from k3agent.tui.screens.settings import SettingsScreen  # lazy: only when asked for
+
+        self.open_dialog(SettingsScreen())
+
+    def action_doctor(self) -> None:
+        from k3agent.tui.screens.doctor import DoctorScreen  # lazy: only when asked for
+
+        self.open_dialog(DoctorScreen())
+
+    def action_panel(self, name: str) -> None:
+        from k3agent.tui.screens.panels import panel_screen  # lazy: only when asked for
+
+        screen = panel_screen(self, name)
+        if screen is not None:
+            self.open_dialog(screen)
+
+    # --- sessions ---
+
+    @work(exclusive=True, group="start")
+    async def switch_session(self, session_id: str | None, forks: bool = False) -> None:
+        """Leave this session and open another in its place."""
+        self.panel.clear()
+        self.line.status.begin("starting")
+        self.transcript.load([self.welcome])
+        self.line.status.step = self.line.status.total = type(self.line.status.step)()
+        self.line.status.cost_usd = 0.0
+        await self.driver.switch(session_id, forks=forks)
+        self.focus_prompt()
+
+    def rewind_to(self, block: UserBlock) -> None:
+        """Back to before this prompt; its text is in the prompt again."""
+        session = self.driver.session
+        if session is None or self.driver.is_busy:
+            return
+        try:
+            text = session.rewind(block.message_id)  # type: ignore[arg-type]  # an id from a message
+        except K3AgentError as error:
+            self.notice(str(error), "error")
+            return
+        blocks = self.transcript.blocks
+        self.transcript.load(blocks[: blocks.index(block)])
+        self.prompt.text = text
+        self.prompt.move_cursor(self.prompt.document.end)
+        self.notice("The conversation goes on from here; files stay as they are.")
+        self.focus_prompt()

@@ -1,0 +1,172 @@
+"""Earlier sessions: search, preview, go on, fork, rename, export, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.binding import Binding, BindingType
+
+from k3agent.errors import K3AgentError
+from k3agent.store.records import SessionRow
+from k3agent.store.sessions import SessionStore
+from k3agent.tui.safe import safe, safe_line
+from k3agent.tui.screens.dialog import AskScreen, ListScreen
+from k3agent.tui.sessionfiles import export_to
+from k3agent.types import Origin, Role
+
+PREVIEWED = 12
+PREVIEW_CHARS = 600
+
+
+class SessionsScreen(ListScreen):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+f", "fork", "fork", priority=True),
+        Binding("ctrl+r", "rename", "rename", priority=True),
+        Binding("ctrl+e", "export", "export", priority=True),
+        Binding("ctrl+d", "delete", "delete", priority=True),
+        Binding("tab", "scope", "scope", priority=True),
+    ]
+    heading = "Sessions of this folder"
+    hint = "Enter goes on · ^F fork · ^R rename · ^E export · ^D delete · Tab all folders · Esc closes"
+    empty = "no session yet"
+
+    def on_mount(self) -> None:
+        self._is_everywhere = False
+        self.store = SessionStore(self.app.options.home)
+        self._rows: dict[str, SessionRow] = {}
+        self._reload()
+        super().on_mount()
+
+    def on_unmount(self) -> None:
+        self.store.close()
+
+    def _reload(self) -> None:
+        where = None if self._is_everywhere else self.app.options.cwd
+        current = self.app.chat.driver.session
+        rows = self.store.list_sessions(where)
+        self._rows = {
+            row.id: row for row in rows if row.num_messages and (current is None or row.id != current.id)
+        }
+
+    def entries(self, words: str) -> Sequence[tuple[str, Text]]:
+        terms = words.casefold().split()
+        found: list[tuple[str, Text]] = []
+        for row in self._rows.values():
+            hay = f"{row.title} {row.cwd} {row.model} {row.id}".casefold()
+            if all(term in hay for term in terms):
+                found.append((row.id, self._line(row)))
+        return found
+
+    def _line(self, row: SessionRow) -> Text:
+        palette = self.app.palette
+        text = Text(no_wrap=True, overflow="ellipsis")
+        text.append(f"{_ago(row.updated_at):>9}  ", palette.style("dim"))
+        text.append(safe_line(row.title, 90) or "(no title)", palette.style("text"))
+        text.append(f"  {row.num_messages} messages", palette.style("faint"))
+        if row.parent_id:
+            text.append("  fork", palette.style("accent"))
+        if self._is_everywhere and row.cwd:
+            text.append(f"  {safe_line(Path(row.cwd).name)}", palette.style("accent"))
+        return text
+
+    def describe(self, entry: str) -> Text:
+        row = self._rows[entry]
+        palette = self.app.palette
+        text = Text()
+        text.append(f"{row.id} · {safe_line(row.model)} · {safe_line(row.cwd)}\n\n", palette.style("faint"))
+        try:
+            messages = self.store.messages(row.id)
+        except K3AgentError as error:
+            return Text(safe(str(error)))
+        shown = [
+            message
+            for message in messages
+            if message.text.strip() and message.role is not Role.TOOL and message.origin is not Origin.HARNESS
+        ]
+        for message in shown[-PREVIEWED:]:
+            is_user = message.role is Role.USER
+            text.append("❯ " if is_user else "  ", palette.style("accent"))
+            text.append(
+                safe(message.text[:PREVIEW_CHARS]).strip() + "\n\n",
+                palette.style("text" if is_user else "dim"),
+            )
+        return text
+
+    def take(self, entry: str) -> None:
+        self.dismiss(lambda chat: chat.switch_session(entry))
+
+    def action_scope(self) -> None:
+        self._is_everywhere = not self._is_everywhere
+        self.body.border_title = "Sessions of all folders" if self._is_everywhere else self.heading
+        self._reload()
+        self.refill()
+
+    def action_fork(self) -> None:
+        entry = self.chosen
+        if entry is not None:
+            self.dismiss(lambda chat: chat.switch_session(entry, True))
+
+    @work
+    async def action_rename(self) -> None:
+        entry = self.chosen
+        if entry is None:
+            return
+        row = self._rows[entry]
+        title = await self.app.push_screen_wait(AskScreen("The session's title", row.title))
+        if title is None or not title.strip():
+            return
+        self._change(lambda: self.store.rename(row.id, title.strip()), entry)
+
+    @work
+    async def action_export(self) -> None:
+        entry = self.chosen
+        if entry is None:
+            return
+        name = await self.app.push_screen_wait(
+            AskScreen("Export as a file ending in .md, .html or .json", f"session-{entry[:8]}.md")
+        )
+        if not name:
+            return
+        try:
+            path = export_to(self.app.options, self._rows[entry].id, name)
+        except (K3AgentError, OSError) as error:
+            self.app.notify(safe_line(str(error)), severity="error", markup=False)
+            return
+        self.app.notify(f"written to {safe_line(str(path))}", markup=False)
+
+    @work
+    async def action_delete(self) -> None:
+        entry = self.chosen
+        if entry is None:
+            return
+        row = self._rows[entry]
+        question = (
+            f"Delete “{row.title}” with {row.num_messages} messages for good? Type yes and press Enter."
+        )
+        said = await self.app.push_screen_wait(AskScreen(question))
+        if said is not None and said.strip().lower() == "yes":
+            self._change(lambda: self.store.delete(row.id), entry)
+
+    def _change(self, change: object, entry: str) -> None:
+        try:
+            change()  # type: ignore[operator]  # a call without arguments
+        except K3AgentError as error:
+            self.app.notify(safe_line(str(error)), severity="error", markup=False)
+        self._reload()
+        self.refill(entry)
+
+
+def _ago(at: datetime) -> str:
+    seconds = (datetime.now(UTC) - at).total_seconds()
+    if seconds < 90:
+        return "just now"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 129_600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86_400:.0f} days" if seconds < 86_400 * 60 else f"{at:%Y-%m-%d}"

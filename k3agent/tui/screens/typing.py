@@ -1,0 +1,210 @@
+"""The part of the chat screen around the prompt: completion, commands, shell mode, images, the editor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from textual import work
+
+from k3agent.errors import K3AgentError
+from k3agent.tui.commands import COMMANDS, Command, command_candidates
+from k3agent.tui.driver import image_part, shell_environ
+from k3agent.tui.screens.answers import AnsweringChat
+from k3agent.tui.widgets.completion import CompletionList
+from k3agent.tui.widgets.message import UserBlock
+from k3agent.tui.widgets.prompt import Prompt
+from k3agent.tui.widgets.toolcall import ToolBlock
+
+MAX_SHELL_BYTES = 200_000
+IMAGE = re.compile(r"\.(png|jpe?g|gif|webp|bmp)$", re.IGNORECASE)
+
+
+class TypingChat(AnsweringChat):
+    """`run_command` is the keys' part: most commands are actions that have a key, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._images: list[Path] = []
+        self.shell_process: asyncio.subprocess.Process | None = None
+
+    def run_command(self, command: Command, rest: str) -> None:
+        raise NotImplementedError
+
+    def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
+        self.completion.close()
+        text = event.text
+        if self.take_denial(text.strip()):
+            return
+        question = self.question
+        if question is not None and self.panel.is_armed:
+            self.reply(question, text)
+            return
+        if text.startswith("!") and text[1:].strip():
+            self._shell(text[1:].strip())
+            return
+        if text.startswith("/"):
+            name, _, rest = text[1:].partition(" ")
+            command = COMMANDS.get(name.strip())
+            if command is not None:
+                self.run_command(command, rest.strip())
+                return
+            if re.fullmatch(r"[a-z-]+", name):
+                self.notice(f"unknown command /{name}; / shows all", "warning")
+                return
+        self.say(text, is_steer=event.is_steer)
+
+    def say(self, text: str, *, is_steer: bool = False) -> None:
+        """A prompt of the user: now, into the running turn, or after it."""
+        try:
+            images = [image_part(path) for path in self.take_images()]
+        except (OSError, K3AgentError) as error:
+            self.notice(str(error), "error")
+            return
+        self.transcript.to_end()
+        if is_steer and not images and self.driver.steer(text):
+            waiting = UserBlock(text)
+            self.presenter.waiting.append(waiting)
+            self.transcript.add(waiting)
+            self.presenter.flush()
+            return
+        self.driver.submit(text, images)
+        self.show_queue()
+
+    def add_image(self, path: Path) -> None:
+        self._images = [*self._images, path]
+        self.notice(f"{path.name} goes with the next prompt")
+
+    def take_images(self) -> list[Path]:
+        """Images that belong to the prompt: from the command line, once."""
+        images, self._images = list(self._images), []
+        return images
+
+    # --- completion ---
+
+    def take_key(self, key: str) -> bool:
+        """Keys of the open completion list."""
+        if not self.completion.is_shown:
+            return False
+        match key:
+            case "up" | "ctrl+p":
+                self.completion.move(-1)
+            case "down" | "ctrl+n":
+                self.completion.move(1)
+            case "escape":
+                self.completion.close()
+            case "enter" | "tab":
+                return self._take_candidate(key)
+            case _:
+                return False
+        return True
+
+    def _take_candidate(self, key: str) -> bool:
+        candidate = self.completion.current
+        self.completion.close()
+        if candidate is None:
+            return False
+        # A command that is written out in full is sent, not completed once more.
+        if key == "enter" and self.prompt.text.strip() == candidate.value.strip():
+            return False
+        self.prompt.complete(candidate.value)
+        return not (key == "enter" and candidate.value.startswith("/"))
+
+    def on_completion_list_chosen(self, event: CompletionList.Chosen) -> None:
+        self.completion.close()
+        self.prompt.complete(event.candidate.value)
+        self.prompt.focus()
+
+    def on_prompt_completing(self, event: Prompt.Completing) -> None:
+        word = event.word
+        if word.startswith("/"):
+            self.completion.offer(command_candidates(word[1:]))
+        elif word.startswith("@"):
+            self._find_files(word[1:])
+        else:
+            self.completion.close()
+
+    @work(exclusive=True, group="files")
+    async def _find_files(self, word: str) -> None:
+        """The newest word wins: an older search is given up."""
+        index = self.index
+        if index.num_files or not index.is_stale:
+            self.completion.offer(await asyncio.to_thread(index.find, word))
+        if index.is_stale:
+            await asyncio.to_thread(index.refresh)
+            self.completion.offer(await asyncio.to_thread(index.find, word))
+
+    # --- shell mode ---
+
+    @work(group="shell")
+    async def _shell(self, command: str) -> None:
+        """A command of the user's own: run here, shown here; the model gets nothing of it."""
+        block = ToolBlock("", "shell", summary=f"! {command}")
+        block.start()
+        self.presenter.add(block)
+        self.transcript.to_end()
+        started = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            "bash", "-c", command, cwd=self.app.options.cwd, env=shell_environ(self.app.options),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        self.shell_process = process
+        assert process.stdout is not None
+        output = b""
+        while chunk := await process.stdout.read(8192):
+            output = (output + chunk)[-MAX_SHELL_BYTES:]
+            block.output = output.decode("utf-8", "replace")
+            self.presenter.touch(block)
+        code = await process.wait()
+        self.shell_process = None
+        text = output.decode("utf-8", "replace") + (f"\n[exit code {code}]" if code else "")
+        block.end("failed" if code else "done", text or "(no output)", time.monotonic() - started)
+        self.presenter.touch(block)
+
+    def stop_shell(self) -> bool:
+        """End the user's own command; False when none runs."""
+        process = self.shell_process
+        if process is None or process.returncode is not None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 15)
+        return True
+
+    # --- the editor ---
+
+    def on_prompt_editor_asked(self) -> None:
+        self.edit_in_editor()
+
+    def edit_in_editor(self) -> None:
+        """The prompt in $VISUAL or $EDITOR; the screen is the editor's until it ends."""
+        from textual.app import SuspendNotSupported
+
+        from k3agent.tui.app import editor_of
+
+        prompt = self.prompt
+        handle, name = tempfile.mkstemp(suffix=".md", prefix="k3agent-prompt-")
+        path = Path(name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(prompt.pastes.unfold(prompt.text))
+            argv = [*shlex.split(editor_of(dict(self.app.options.environ))), name]
+            with self.app.suspend():
+                subprocess.run(argv, cwd=self.app.options.cwd, check=False)
+            text = path.read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        except (OSError, ValueError, SuspendNotSupported) as error:
+            self.notice(f"the editor cannot be started: {error}. Set $EDITOR.", "error")
+            return
+        finally:
+            path.unlink(missing_ok=True)
+        prompt.clear_all()
+        prompt.text = text
+        prompt.move_cursor(prompt.document.end)
+        self.app.refresh()

@@ -1,0 +1,242 @@
+"""The question before a call runs: what exactly, why it is asked, and the answers.
+
+It never takes a key that was meant for something else: it arms only after a pause in typing, and answers
+are single keys of its own, never Enter or Space.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from rich.segment import Segment
+from rich.text import Text
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from k3agent.tui.keymap import APPROVAL_KEYS, bindings
+from k3agent.tui.safe import safe
+from k3agent.tui.theme import Palette
+from k3agent.tui.widgets.block import Row, indent, strip_of, wrap
+from k3agent.tui.widgets.code import highlight, language_of
+from k3agent.tui.widgets.diff import Line, diff_rows
+from k3agent.tui.widgets.markdown import wrap_code
+from k3agent.tui.widgets.toolcall import pretty_arguments
+
+MAX_PREVIEW = 400
+ASK = "ask"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked. For the tool `ask`, `summary` is the question and `reason` its choices, one a line."""
+
+    call_id: str
+    tool: str
+    summary: str
+    reason: str
+    arguments: str = "{}"
+    rules: tuple[str, ...] = ()
+
+    @property
+    def is_question(self) -> bool:
+        return self.tool == ASK
+
+    @property
+    def choices(self) -> list[str]:
+        return [line for line in self.reason.split("\n") if line.strip()] if self.is_question else []
+
+    @property
+    def value(self) -> dict[str, object]:
+        try:
+            value = json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+class ApprovalPanel(ScrollView, can_focus=True):
+    """Shows the oldest open request; the screen decides when it is armed and gets the focus."""
+
+    DEFAULT_CSS = """
+    ApprovalPanel {
+        height: auto; max-height: 60%; border: round $warning; padding: 0 1; background: $background;
+        overflow-y: auto; overflow-x: hidden; scrollbar-size-vertical: 1; display: none;
+        border-title-color: $warning; border-subtitle-color: $k3-dim;
+        &.shown { display: block; }
+        &:focus { border: heavy $warning; }
+    }
+    """
+    BINDINGS = bindings(APPROVAL_KEYS)
+
+    class Answered(Message):
+        """`how`: once, session, always, edit, deny, words; or choice with `text`."""
+
+        def __init__(self, request: Request, how: str, text: str = "") -> None:
+            super().__init__()
+            self.request = request
+            self.how = how
+            self.text = text
+
+    def __init__(self, palette: Palette) -> None:
+        super().__init__(id="approval")
+        self.palette = palette
+        self.requests: list[Request] = []
+        self.is_armed = False
+        self._strips: list[Strip] = []
+
+    @property
+    def current(self) -> Request | None:
+        return self.requests[0] if self.requests else None
+
+    def ask(self, request: Request) -> None:
+        self.requests.append(request)
+        if len(self.requests) == 1:
+            self.is_armed = False
+        self.show()
+
+    def settle(self, call_id: str) -> None:
+        """The request is answered, or its call is gone."""
+        before = self.current
+        self.requests = [request for request in self.requests if request.call_id != call_id]
+        if self.current is not before:
+            self.is_armed = False
+        self.show()
+
+    def clear(self) -> None:
+        self.requests = []
+        self.is_armed = False
+        self.show()
+
+    def arm(self) -> None:
+        self.is_armed = True
+        self.show()
+
+    def show(self) -> None:
+        """Lay out the current request."""
+        request = self.current
+        self.set_class(request is not None, "shown")
+        if request is None:
+            return
+        more = f" (and {len(self.requests) - 1} more)" if len(self.requests) > 1 else ""
+        title = "The model asks" if request.is_question else f"May {request.tool} do this?"
+        self.border_title = f"{title}{more}".replace("[", "\\[")
+        self.border_subtitle = "" if self.is_armed else "keys answer after a pause in typing"
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        request = self.current
+        width = self.scrollable_content_region.width or (self.app.size.width - 4)
+        if request is None or width <= 0:
+            return
+        palette = self.palette
+        rows = self._question(request, width) if request.is_question else self._call(request, width)
+        base = palette.style("text", bg="background")
+        self._strips = [strip_of(row, width, base) for row in rows]
+        self.virtual_size = Size(width, len(self._strips))
+        self.scroll_to(y=0, animate=False)
+        self.refresh(layout=True)
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self._strips and self._strips[0].cell_length != self.scrollable_content_region.width:
+            self._lay_out()
+
+    def set_palette(self, palette: Palette) -> None:
+        self.palette = palette
+        self.show()
+
+    def render_line(self, y: int) -> Strip:
+        at = y + self.scroll_offset.y
+        if at < len(self._strips):
+            return self._strips[at]
+        return Strip.blank(self.size.width, self.palette.style("text", bg="background"))
+
+    # --- what is shown ---
+
+    def _call(self, request: Request, width: int) -> list[Row]:
+        palette = self.palette
+        rows = _preview(request, width, palette)
+        rows.append([])
+        why = Text(f"Why it asks: {safe(request.reason)}", style=palette.style("dim"))
+        rows += wrap(why, width)
+        rows += self._answers(request, width)
+        return rows
+
+    def _answers(self, request: Request, width: int) -> list[Row]:
+        palette = self.palette
+        key = palette.style("warn" if self.is_armed else "faint", bold=True)
+        words = palette.style("text" if self.is_armed else "dim")
+        rule = " and ".join(request.rules)
+        entries = [("y", "yes, once")]
+        if rule:
+            entries += [("s", f"yes, and {safe(rule)} for this session"), ("a", "the same for good")]
+        entries += [("e", "edit first"), ("n", "no"), ("d", "no, and say what instead")]
+        text = Text()
+        for letter, what in entries:
+            text.append(letter, key)
+            text.append(f" {what}".replace(" ", "\u00a0") + "   ", words)
+        return wrap(text, width)
+
+    def _question(self, request: Request, width: int) -> list[Row]:
+        palette = self.palette
+        rows = wrap(Text(safe(request.summary), style=palette.style("text", bold=True)), width)
+        key = palette.style("warn" if self.is_armed else "faint", bold=True)
+        for number, choice in enumerate(request.choices, 1):
+            text = Text(safe(choice), style=palette.style("text"))
+            rows += indent(wrap(text, width - 4), [Segment(f" {number}  ", key)])
+        hint = "Type the answer below and press Enter"
+        rows += wrap(
+            Text(hint + (", or a number here." if request.choices else "."), palette.style("dim")), width
+        )
+        return rows
+
+    # --- answers ---
+
+    def action_answer(self, how: str) -> None:
+        request = self.current
+        if request is None or not self.is_armed or request.is_question:
+            return
+        if how in ("session", "always") and not request.rules:
+            self.app.bell()
+            return
+        self.post_message(self.Answered(request, how))
+
+    def on_key(self, event: events.Key) -> None:
+        request = self.current
+        if request is None or not request.is_question or not self.is_armed or not event.character:
+            return
+        if event.character.isdigit() and 0 < int(event.character) <= len(request.choices):
+            event.stop()
+            self.post_message(self.Answered(request, "choice", request.choices[int(event.character) - 1]))
+
+
+def _preview(request: Request, width: int, palette: Palette) -> list[Row]:
+    """Exactly what would run or change."""
+    value = request.value
+    command, path = value.get("command"), value.get("path")
+    rows: list[Row] = []
+    if isinstance(command, str):
+        for line in highlight(safe(command), "bash", palette).split("\n", allow_blank=True):
+            rows += indent(
+                wrap_code(line, width - 2), [Segment("$ " if not rows else "  ", palette.style("accent"))]
+            )
+        others = {name: entry for name, entry in value.items() if name != "command"}
+        if others:
+            text = safe(pretty_arguments(json.dumps(others, ensure_ascii=False)))
+            rows += wrap(Text(text, style=palette.style("dim")), width)
+        return rows
+    rows += wrap(Text(safe(request.summary), style=palette.style("text", bold=True)), width)
+    old, new = value.get("old"), value.get("new", value.get("content"))
+    if isinstance(path, str) and isinstance(new, str):
+        lines = [Line("-", line) for line in safe(old).split("\n")] if isinstance(old, str) else []
+        lines += [Line("+", line) for line in safe(new).rstrip("\n").split("\n")]
+        return rows + diff_rows(lines[:MAX_PREVIEW], width, palette, language_of(path))
+    patch = value.get("patch")
+    if isinstance(patch, str):
+        lines = [Line(line[:1] if line[:1] in "+- @" else "h", line[1:] if line[:1] in "+- " else line)
+                 for line in safe(patch).split("\n")]  # fmt: skip
+        return rows + diff_rows(lines[:MAX_PREVIEW], width, palette)
+    return rows + wrap(Text(safe(pretty_arguments(request.arguments)), style=palette.style("dim")), width)

@@ -1,0 +1,128 @@
+"""The plain pieces of the transcript: what the user said, notices, the end of a turn."""
+
+from __future__ import annotations
+
+from rich.segment import Segment
+from rich.text import Text
+
+from k3agent.tui.safe import safe
+from k3agent.tui.theme import Palette
+from k3agent.tui.widgets.block import Block, Row, folded, indent, wrap
+
+MAX_USER_LINES = 16
+
+
+class UserBlock(Block):
+    """A prompt. Long ones are folded: the whole is one key away. `is_waiting`: not yet given to the model."""
+
+    is_turn = True
+
+    def __init__(self, text: str, *, num_images: int = 0, message_id: str = "") -> None:
+        super().__init__()
+        self.text = safe(text)
+        self.num_images = num_images
+        self.message_id = message_id
+
+    def rows(self, width: int, palette: Palette) -> list[Row]:
+        back = palette.style("text", bg="raised")
+        shown, left = (self.text, 0) if self.is_open else folded(self.text, width - 3, MAX_USER_LINES)
+        text = Text(shown, style=back)
+        rows = wrap(text, width - 3)
+        if left:
+            rows.append(
+                [Segment(f"… {left} more lines (click to unfold)", palette.style("dim", bg="raised"))]
+            )
+        if self.num_images:
+            count = f"[{self.num_images} image{'s' if self.num_images > 1 else ''}]"
+            rows.append([Segment(count, palette.style("dim", bg="raised"))])
+        mark = palette.style("accent", bg="raised", bold=True)
+        rows = indent(rows, [Segment("❯ ", mark)], [Segment("  ", back)])
+        return [_filled(row, width, back) for row in rows]
+
+    def toggle(self) -> bool:
+        self.is_open = not self.is_open
+        self.changed()
+        return True
+
+    @property
+    def plain(self) -> str:
+        return self.text
+
+
+def _filled(row: Row, width: int, back: object) -> Row:
+    used = sum(part.cell_length for part in row)
+    return [*row, Segment(" " * max(0, width - used), back)]  # type: ignore[arg-type]  # a rich Style
+
+
+NOTICE = {"info": ("·", "dim"), "warning": ("!", "warn"), "error": ("✗", "bad"), "good": ("✓", "good")}
+
+
+class NoticeBlock(Block):
+    """Something that k3agent itself says. `level`: info, warning, error or good."""
+
+    def __init__(self, text: str, level: str = "info", *, has_gap: bool = True) -> None:
+        super().__init__()
+        self.text = safe(text)
+        self.level = level
+        self.has_gap = has_gap
+
+    def rows(self, width: int, palette: Palette) -> list[Row]:
+        mark, color = NOTICE.get(self.level, NOTICE["info"])
+        rows = wrap(Text(self.text, style=palette.style(color)), width - 2)
+        return indent(rows, [Segment(f"{mark} ", palette.style(color, bold=True))])
+
+    @property
+    def plain(self) -> str:
+        return self.text
+
+
+class WelcomeBlock(Block):
+    """The head of a session: which model, why, where, and the three keys one needs first."""
+
+    has_gap = False
+
+    def __init__(self, lines: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self.entries = [(name, safe(text)) for name, text in lines]
+
+    def set(self, lines: list[tuple[str, str]]) -> None:
+        self.entries = [(name, safe(text)) for name, text in lines]
+        self.changed()
+
+    def rows(self, width: int, palette: Palette) -> list[Row]:
+        rows: list[Row] = []
+        wide = max((len(name) for name, _ in self.entries), default=0) + 2
+        for name, text in self.entries:
+            if not name:
+                rows += wrap(Text(text, style=palette.style("accent", bold=True)), width)
+                continue
+            head: Row = [Segment(f"{name:<{wide}}", palette.style("dim"))]
+            rows += indent(wrap(Text(text, style=palette.style("text")), width - wide), head)
+        return rows
+
+    @property
+    def plain(self) -> str:
+        return "\n".join(f"{name} {text}" for name, text in self.entries)
+
+
+class TurnEndBlock(Block):
+    """How a turn ended and what it took: one dim line, and what went wrong in words."""
+
+    def __init__(self, figures: str, detail: str = "", level: str = "info") -> None:
+        super().__init__()
+        self.figures = safe(figures)
+        self.detail = safe(detail)
+        self.level = level
+
+    def rows(self, width: int, palette: Palette) -> list[Row]:
+        rows: list[Row] = []
+        if self.detail:
+            mark, color = NOTICE[self.level]
+            words = wrap(Text(self.detail, style=palette.style(color)), width - 2)
+            rows += indent(words, [Segment(f"{mark} ", palette.style(color, bold=True))])
+        rows += wrap(Text(self.figures, style=palette.style("faint")), width)
+        return rows
+
+    @property
+    def plain(self) -> str:
+        return f"{self.detail}\n{self.figures}".strip()

@@ -1,0 +1,269 @@
+"""Whole turns on the screen: a scripted model, the real agent, what a user sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from support.agents import ReplayClient, call, step
+from support.screens import quick, running
+
+from k3agent.events import ApprovalAsked
+from k3agent.providers.scripted import Step
+from k3agent.types import Finish, Finished, ReasoningDelta, TextDelta, Usage
+
+DONE = Finished(
+    finish=Finish.STOP, usage=Usage(input_tokens=900, cached_tokens=500, output_tokens=20), model="m"
+)
+
+
+class SlowClient(ReplayClient):
+    """Gives one delta, then waits for `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+        self.num_requests = 0
+
+    async def stream(self, request):
+        self.requests.append(request)
+        self.num_requests += 1
+        yield ReasoningDelta(text="weighing it")
+        yield TextDelta(text=f"answer {self.num_requests} begins")
+        await self.go.wait()
+        yield TextDelta(text=" and ends")
+        yield DONE
+
+
+async def test_an_answer_is_shown_and_reasoning_folds(tmp_path: Path) -> None:
+    async with running(tmp_path, [Step(text="Hello **there**.", reasoning="Greet back.")]) as screen:
+        await screen.submit("hi")
+        await screen.until("Hello there.")
+        await screen.until("done · 1 step")
+        assert "❯ hi" in screen.shown
+        assert "▸ Thought · 2 words" in screen.shown and "Greet back." not in screen.shown
+        await screen.press("ctrl+r")
+        await screen.until("Greet back.")
+        assert "$" in screen.rows[-1] and "scripted" in screen.rows[-1]
+
+
+async def test_a_call_asks_and_runs_once_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    async with running(tmp_path, [step(call("shell", command="touch made")), Step(text="ok")]) as screen:
+        await screen.submit("make it")
+        await screen.until("May shell do this?")
+        assert "$ touch made" in screen.shown and "Why it asks" in screen.shown
+        assert not (screen.workspace / "made").exists()
+        await screen.answer("y")
+        await screen.until("done · 2 steps")
+        assert (screen.workspace / "made").exists()
+        assert "May shell do this?" not in screen.shown
+
+
+async def test_denied_with_words_reaches_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    async with running(tmp_path, [step(call("shell", command="touch made")), Step(text="fine")]) as screen:
+        await screen.submit("make it")
+        await screen.answer("d")
+        await screen.submit("call it other")
+        await screen.until("fine")
+        assert not (screen.workspace / "made").exists()
+        assert "call it other" in screen.client.requests[-1].messages[-1].results[0].text
+        assert "⊘" in screen.shown
+
+
+async def test_typed_ahead_keys_do_not_answer(tmp_path: Path) -> None:
+    async with running(tmp_path, [step(call("shell", command="touch made")), Step(text="ok")]) as screen:
+        await screen.submit("make it")
+        await screen.type("yes yes y")
+        await screen.until("May shell do this?")
+        await screen.type("y")
+        assert not screen.chat.panel.is_armed
+        assert screen.chat.prompt.text == "yes yes yy"
+        # Armed later, but the half-written prompt keeps the keys until Tab.
+        await screen.until(lambda: screen.chat.panel.is_armed)
+        await screen.press("y", "enter")
+        assert not (screen.workspace / "made").exists()
+        await screen.press("tab")
+        await screen.press("y")
+        await screen.until("done · 2 steps")
+        assert (screen.workspace / "made").exists()
+
+
+async def test_enter_and_space_answer_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    async with running(tmp_path, [step(call("shell", command="touch made")), Step(text="ok")]) as screen:
+        await screen.submit("make it")
+        await screen.until(lambda: screen.app.focused is screen.chat.panel)
+        await screen.press("enter", "space", "1", "x")
+        assert screen.chat.panel.current is not None and not (screen.workspace / "made").exists()
+        await screen.press("n")
+        await screen.until("done · 2 steps")
+        assert not (screen.workspace / "made").exists()
+
+
+async def test_a_rule_for_the_session_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    script = [step(call("shell", command="touch a")), step(call("shell", command="touch b")), Step(text="ok")]
+    async with running(tmp_path, script) as screen:
+        asked: list[object] = []
+        screen.chat.driver.session.subscribe(
+            lambda event: asked.append(event) if isinstance(event, ApprovalAsked) else None
+        )
+        await screen.submit("make both")
+        await screen.answer("s")
+        await screen.until("done · 3 steps")
+        assert (screen.workspace / "b").exists() and len(asked) == 1
+        assert "allowed for this session: shell(touch:*)" in screen.shown
+
+
+async def test_a_rule_for_good_is_kept_in_the_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    async with running(tmp_path, [step(call("shell", command="touch a")), Step(text="ok")]) as screen:
+        await screen.submit("make it")
+        await screen.answer("a")
+        await screen.until("done · 2 steps")
+    text = (tmp_path / "user/.config/k3agent/config.toml").read_text()
+    assert 'allow = ["shell(touch:*)"]' in text
+
+
+async def test_a_call_is_edited_before_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    async with running(tmp_path, [step(call("shell", command="touch wrong")), Step(text="ok")]) as screen:
+        await screen.submit("make it")
+        await screen.answer("e")
+        await screen.until("Edit the command")
+        editor = screen.app.screen.query_one("#edit-call")
+        editor.text = "touch right"
+        await screen.press("ctrl+s")
+        await screen.until("done · 2 steps")
+        assert (screen.workspace / "right").exists() and not (screen.workspace / "wrong").exists()
+        request = screen.client.requests[-1]
+        # The call stays as the model wrote it; the result says what ran.
+        assert request.messages[-2].calls[0].arguments == json.dumps({"command": "touch wrong"})
+        assert "touch right" in request.messages[-1].results[0].text
+
+
+async def test_escape_interrupts_and_keeps_what_came(tmp_path: Path) -> None:
+    client = SlowClient()
+    async with running(tmp_path, client=client) as screen:
+        await screen.submit("go")
+        await screen.until("answer 1 begins")
+        await screen.press("escape")
+        await screen.until("interrupted")
+        assert "answer 1 begins" in screen.shown
+        assert screen.chat.driver.session.messages[-1].finish is Finish.INTERRUPTED
+
+
+async def test_a_prompt_waits_while_a_turn_runs(tmp_path: Path) -> None:
+    client = SlowClient()
+    async with running(tmp_path, client=client) as screen:
+        await screen.submit("first")
+        await screen.until("answer 1 begins")
+        await screen.submit("second")
+        await screen.until("⏎ next: second")
+        assert "1 queued" in screen.rows[-1]
+        client.go.set()
+        await screen.until("answer 2 begins and ends")
+        assert "⏎ next" not in screen.shown
+        assert [m.text for m in screen.client.requests[-1].messages if m.text in ("first", "second")] == [
+            "first",
+            "second",
+        ]
+
+
+async def test_steering_reaches_the_running_turn(tmp_path: Path) -> None:
+    client = SlowClient()
+    async with running(tmp_path, client=client) as screen:
+        await screen.submit("first")
+        await screen.until("answer 1 begins")
+        await screen.type("but in blue")
+        await screen.press("ctrl+s")
+        await screen.until("❯ but in blue")
+        client.go.set()
+        await screen.until("answer 2 begins and ends")
+        await screen.until("done · 2 steps")
+        assert client.requests[-1].messages[-1].text == "but in blue"
+        assert screen.shown.count("❯ but in blue") == 1
+
+
+async def test_a_question_of_the_model_is_answered_in_the_prompt(tmp_path: Path, monkeypatch) -> None:
+    quick(monkeypatch)
+    script = [step(call("ask", question="Which colour?", options=["red", "blue"])), Step(text="ok")]
+    async with running(tmp_path, script) as screen:
+        await screen.submit("paint")
+        await screen.until("Which colour?")
+        await screen.until(lambda: screen.app.focused is screen.chat.panel)
+        await screen.press("2")
+        await screen.until("done · 2 steps")
+        assert screen.client.requests[-1].messages[-1].results[0].text == "blue"
+
+
+async def test_a_session_is_resumed_with_its_conversation(tmp_path: Path) -> None:
+    async with running(tmp_path, [Step(text="The first answer.")]) as screen:
+        await screen.submit("remember me")
+        await screen.until("done · 1 step")
+    async with running(
+        tmp_path, [Step(text="?"), Step(text="The second answer.")], continues_newest=True
+    ) as screen:
+        await screen.until("The first answer.")
+        assert "❯ remember me" in screen.shown
+        await screen.submit("and now")
+        await screen.until("The second answer.")
+        assert len(screen.client.requests[0].messages) >= 3
+
+
+async def test_a_failing_provider_is_said_and_the_ui_lives_on(tmp_path: Path) -> None:
+    from k3agent.errors import ProviderError, ProviderErrorKind
+
+    broken = ProviderError("the key is wrong; set MOONSHOT_API_KEY", kind=ProviderErrorKind.AUTH)
+    async with running(
+        tmp_path,
+        [[broken], Step(text="back")],
+    ) as screen:
+        screen.client.attempts[0] = [[broken], Step(text="back again")]
+        await screen.submit("hi")
+        await screen.until("the key is wrong")
+        await screen.submit("again")
+        await screen.until("back again")
+
+
+async def test_shift_tab_changes_the_mode(tmp_path: Path) -> None:
+    async with running(tmp_path) as screen:
+        assert "default" in screen.rows[-1]
+        await screen.press("shift+tab")
+        assert "accept-edits" in screen.rows[-1]
+        assert screen.chat.driver.session.permission_mode == "accept-edits"
+
+
+async def test_rewind_goes_back_to_before_a_prompt(tmp_path: Path) -> None:
+    async with running(tmp_path, [Step(text="one"), Step(text="two"), Step(text="three")]) as screen:
+        await screen.submit("first")
+        await screen.until("done · 1 step")
+        await screen.submit("second")
+        await screen.until("two")
+        await screen.until(lambda: not screen.chat.driver.is_busy)
+        await screen.press("escape", "escape")
+        await screen.until("Rewind: back to before which prompt?")
+        await screen.press("enter")
+        await screen.until("The conversation goes on from here")
+        assert screen.chat.prompt.text == "second" and "two" not in screen.shown
+        screen.chat.prompt.text = "other"
+        await screen.press("enter")
+        await screen.until(lambda: len(screen.client.requests) == 3)
+        texts = [message.text for message in screen.client.requests[-1].messages]
+        assert "other" in texts and "second" not in texts
+
+
+async def test_the_users_own_command_is_shown_and_not_told_to_the_model(tmp_path: Path) -> None:
+    async with running(tmp_path, [Step(text="ok")]) as screen:
+        await screen.submit("!echo from me")
+        await screen.until("from me")
+        await screen.until("✓ ! echo from me")
+        assert screen.client.requests == []
