@@ -86,13 +86,13 @@ class RankProcesses:
         # the first thread to come here speaks for all; a second one waits for the end of the process
         with self._lock:
             blame = self._blame(what)
-            self.kill()
+            self._signal()
             self._on_loss(blame)
 
     def fail(self, error: Exception) -> NoReturn:
         """Rank 0 itself cannot go on. The others may wait for it for ever, so this is the end too."""
         with self._lock:
-            self.kill()
+            self._signal()
             self._on_loss(f"rank 0 failed: {error}")
 
     def close(self) -> None:
@@ -107,12 +107,15 @@ class RankProcesses:
         self.kill()
 
     def kill(self) -> None:
-        """End what still runs."""
+        """End what still runs, and wait for it."""
+        self._signal()
+        for rank in self._ranks:
+            rank.process.wait()
+
+    def _signal(self) -> None:
         self._is_closing = True
         for rank in self._ranks:
             rank.process.kill()
-        for rank in self._ranks:
-            rank.process.wait()
 
     def _send(self, rank: _Rank, data: bytes) -> None:
         try:

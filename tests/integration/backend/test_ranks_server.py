@@ -26,7 +26,7 @@ class Server:
 
     def __init__(self, folder: Path, *flags: str) -> None:
         command = [sys.executable, "-P", "-m", "k3agent.backend.cli", "--model", str(folder), "--port", "0"]
-        command += ["--served-name", "tiny", "--cache-bytes", str(16 << 20), *flags]
+        command += ["--served-name", "tiny", "--cache-bytes", str(16 << 20), "--disk-cache", "off", *flags]
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -105,7 +105,8 @@ def test_two_ranks_answer_like_one_and_end_together(start: Callable[..., Server]
         assert second["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
         answers.append(first["choices"][0]["message"])
         server.process.send_signal(signal.SIGTERM)
-        assert server.end() == (0, "")
+        status, errors = server.end()
+        assert status == 0 and "ERROR" not in errors and "WARNING" not in errors, errors
         wait_gone(pids)
     assert answers[0] == answers[1]
 
