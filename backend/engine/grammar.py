@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from k3agent.backend.chat.template import Channel, json_type
 from k3agent.backend.chat.tokenizer import Tokenizer
+from k3agent.backend.engine.json_grammar import JsonWalk, schemas_of
 from k3agent.backend.errors import GrammarError
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class Grammar:
         self._tokenizer = tokenizer
         self._words = words_of(tokenizer)
         self._spec = spec
+        self._json = schemas_of(tokenizer).walk(spec.json_schema) if spec.json_schema is not None else None
         self._tools = {tool.name: tool for tool in map(ToolShape.from_declaration, spec.tools) if tool.name}
         self._walk = self._answer()
         self._allowed: Allowed = next(self._walk)
@@ -186,10 +188,13 @@ class Grammar:
         if self._spec.channel == "think":
             yield from _free(words)
             yield from _exactly([*words.tag("think"), *words.opening("response")])
-        yield from _free(words)
-        yield from _exactly(words.tag("response"))
         may_call = bool(self._tools) and self._spec.tool_choice != "none"
         must_call = may_call and self._spec.tool_choice == "required"
+        if self._json is None:
+            yield from _free(words)
+        elif (yield from _json_value(words, self._json, may_be_empty=may_call)):
+            must_call = True
+        yield from _exactly(words.tag("response"))
         if (yield from _choose(words, may_open=may_call, may_close=not must_call)):
             yield from _exactly(words.tag("tools"))
             yield from self._calls()
@@ -335,6 +340,24 @@ def _free(
         if token_id == end:
             return written
         written.append(token_id)
+
+
+def _json_value(words: Words, walk: JsonWalk, may_be_empty: bool) -> Generator[Allowed, int, bool]:
+    """A JSON value up to and with the close marker behind it; whether there is none."""
+    is_first = True
+    while True:
+        forced = [] if is_first and may_be_empty else walk.forced()
+        for token_id in forced:
+            yield OneOf(frozenset((token_id,)))
+            walk.advance(token_id)
+        forbidden = walk.forbidden()
+        if is_first and may_be_empty:
+            forbidden[words.close] = False
+        token_id = yield Masked(forbidden)
+        if token_id == words.close:
+            return is_first and not forced
+        walk.advance(token_id)
+        is_first = False
 
 
 def _choose(words: Words, may_open: bool = True, may_close: bool = True) -> Generator[Allowed, int, bool]:
