@@ -163,6 +163,6 @@ class Context:
         if any(message.role is Role.ASSISTANT for message in messages):
             return f"the conversation fills {window}; start a new session"
         return (
-            f"the prompt takes about {self.num_tokens(messages):,} tokens with the system prompt and the tools,"
+            f"the prompt takes about {self.num_tokens(messages):,} tokens with system prompt and tools,"
             f" too many for {window}; shorten it, or name a file that is to be read"
         )

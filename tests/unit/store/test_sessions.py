@@ -407,5 +407,5 @@ def test_a_full_disk_asks_for_space(store: SessionStore) -> None:
 
 def test_what_stands_in_the_way_of_a_lock_is_named(store: SessionStore) -> None:
     (store.home / "locks").write_text("")
-    with pytest.raises(StoreError, match="look at .*locks"):
+    with pytest.raises(StoreError, match=r"look at .*locks"):
         store.lock(ONE)
