@@ -101,11 +101,15 @@ class FileChanges:
             base = _base(self._cwd)
         try:
             return _Before(base=base, signs=self._signs(base))
-        except CannotTell:
+        except CannotTell as error:
             if base is None:
                 raise
+            problem = error
         # A repository that is damaged, or too large for git to answer soon.
-        return _Before(base=None, signs=self._signs(None))
+        try:
+            return _Before(base=None, signs=self._signs(None))
+        except CannotTell:
+            raise problem from None
 
     def _signs(self, base: str | None) -> Signs:
         if not self._cwd.is_dir():

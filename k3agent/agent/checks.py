@@ -8,12 +8,18 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 TIMEOUT_S = 900.0
 MAX_OUTPUT_CHARS = 8000
+MAX_OUTPUT_BYTES = 1 << 28
+LOOK_EVERY_S = 1.0
+# The exit code of a check that had to be ended, as `timeout` gives it.
+KILLED = 124
 HEAD = "A check of the result failed:"
 
 
@@ -29,35 +35,53 @@ class CheckResult:
 
 
 async def run_check(command: str, cwd: Path, environ: Mapping[str, str]) -> CheckResult:
-    """Run one check to its end, in a process group of its own; output as the model gets it (the end counts
-    most).
+    """Run one check until its shell ends, in a process group of its own; output as the model gets it (the end
+    counts most). What the check leaves in the background is neither waited for nor kept.
     """
-    process = await asyncio.create_subprocess_exec(
-        "/bin/sh",
-        "-c",
-        command,
-        cwd=cwd,
-        env=dict(environ),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            data, _ = await process.communicate()
-        exit_code = process.returncode if process.returncode is not None else -1
-    except TimeoutError:
-        data, exit_code = f"timed out after {TIMEOUT_S:.0f} s".encode(), 124
-    finally:
-        # Also what the check left in the background: nothing of it may outlive the session.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    text = data.decode("utf-8", "replace").rstrip()
+    # A file and no pipe: a child that stays behind would keep a pipe open, and the check would not end.
+    with tempfile.TemporaryFile() as output:
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            command,
+            cwd=cwd,
+            env=dict(environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            problem = await _wait(process, output.fileno())
+        finally:
+            # Nothing of it may outlive the session.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        size = os.fstat(output.fileno()).st_size
+        output.seek(max(0, size - 4 * MAX_OUTPUT_CHARS))
+        text = output.read(4 * MAX_OUTPUT_CHARS).decode("utf-8", "replace").rstrip()
+    unread = max(0, size - 4 * MAX_OUTPUT_CHARS)
     if len(text) > MAX_OUTPUT_CHARS:
-        cut = len(text) - MAX_OUTPUT_CHARS
+        # Of what was not read only the bytes are known.
+        cut = len(text) - MAX_OUTPUT_CHARS + unread
         text = f"[... {cut} characters cut]\n{text[-MAX_OUTPUT_CHARS:]}"
-    return CheckResult(command=command, exit_code=exit_code, output=text)
+    if problem:
+        text = f"{text}\n[{problem}]".lstrip()
+    exit_code = process.returncode if process.returncode is not None else -1
+    return CheckResult(command=command, exit_code=KILLED if problem else exit_code, output=text)
+
+
+async def _wait(process: asyncio.subprocess.Process, output: int) -> str:
+    """Wait for the shell. Returns '' when it has ended, else why it must be ended."""
+    end = time.monotonic() + TIMEOUT_S
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), LOOK_EVERY_S)
+            return ""
+        if time.monotonic() >= end:
+            return f"timed out after {TIMEOUT_S:.0f} s; killed"
+        if os.fstat(output).st_size > MAX_OUTPUT_BYTES:
+            return f"more than {MAX_OUTPUT_BYTES >> 20} MB of output; killed"
 
 
 def failure_text(failed: list[CheckResult]) -> str:

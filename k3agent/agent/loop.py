@@ -247,6 +247,7 @@ class TurnLoop:
         parts.receipt.checks = []
         failed: list[checks.CheckResult] = []
         for command in parts.checks:
+            parts.emitter.emit(Noticed, level="info", text=f"Check: {command}", data={"check": command})
             result = await checks.run_check(command, parts.cwd, parts.child_environ)
             parts.emitter.emit(
                 CheckEnded,

@@ -157,6 +157,8 @@ class Progress:
                 self._wait_for("waiting for the model again")
             case CallStarted():
                 self._wait_for(f"{event.tool} runs")
+            case Noticed(data={"check": _}):
+                self._wait_for("the check runs")
             case Noticed() | CallProposed() | CallProgressed() | UsageChanged():
                 return
             case _:

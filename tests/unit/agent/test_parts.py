@@ -223,9 +223,12 @@ def test_odd_instruction_files_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_too_much_overhead_is_refused() -> None:
-    check_overhead(300, 1000, [])
-    with pytest.raises(ConfigError, match=r"301 tokens.*30%.*1000.*larger context"):
-        check_overhead(301, 1000, [])
+    check_overhead(30_000, 100_000, [])
+    with pytest.raises(ConfigError, match=r"30001 tokens.*30%.*100000.*larger context"):
+        check_overhead(30_001, 100_000, [])
+    check_overhead(4000, 8000, [])
+    with pytest.raises(ConfigError, match=r"4001 tokens.*50%.*8000.*larger context"):
+        check_overhead(4001, 8000, [])
 
 
 # --- context ----------------------------------------------------------------------------------------------
