@@ -186,8 +186,9 @@ class Script:
             self._begin(first.token_ids + self._tokens(_QUESTION)),
             self._begin(self._tokens(_QUESTION)),
         ]
-        for sequence in side_by_side:
+        for sequence in side_by_side[:2]:
             self._prefill(sequence, ())
+        self._show_image(side_by_side[2])
         self._decode(side_by_side)
         # one is aborted, one preempted with what it has; the second one comes back
         self.cache.release(side_by_side[0])
@@ -227,6 +228,13 @@ class Script:
             if end in stops:
                 self.cache.checkpoint(held)
 
+    def _show_image(self, held: Held) -> None:
+        """A prompt that has features of an image in the place of some of its tokens."""
+        rows = torch.arange(3, 9)
+        width = self._runner.config.hidden_size
+        features = torch.randn(len(rows), width, generator=self._generator, dtype=torch.float64)
+        self._forward([(held, len(held.token_ids))], rows, features)
+
     def _decode(self, several: list[Held]) -> None:
         for _ in range(_ANSWER):
             for held in several:
@@ -249,7 +257,9 @@ class Script:
             storage.write_page(page, bytes(len(saved)))
             storage.write_page(page, saved)
 
-    def _forward(self, work: list[tuple[Held, int]]) -> None:
+    def _forward(
+        self, work: list[tuple[Held, int]], rows: Tensor | None = None, features: Tensor | None = None
+    ) -> None:
         for held, count in work:
             if not self.cache.reserve(held, held.num_computed + count):
                 raise BackendError("the script needs more pages than it has")
@@ -263,6 +273,10 @@ class Script:
             )
             for held, count in work
         ]
+        if rows is not None and features is not None:
+            device = self._runner.device
+            batch[0].image_rows = rows.to(device)  # pyright: ignore[reportAttributeAccessIssue]  # `to` says Tensor
+            batch[0].image_features = features.to(device, self._runner.model.dtype)
         begun = time.perf_counter()
         logits = self._runner.forward(batch).to("cpu", torch.float64)
         self._run.seconds += time.perf_counter() - begun

@@ -126,8 +126,10 @@ class Ranks:
 
     def close(self) -> None:
         """End the other ranks."""
-        self.processes.close()
+        self.processes.ask_to_stop()
+        # NCCL takes a group down when all ranks do
         groups.leave_group()
+        self.processes.close()
 
 
 class RankedStorage:

@@ -95,11 +95,16 @@ class RankProcesses:
             self._signal()
             self._on_loss(f"rank 0 failed: {error}")
 
-    def close(self) -> None:
-        """Ask all to end, then see to it."""
+    def ask_to_stop(self) -> None:
+        """From here on no end of a rank is a loss."""
         self._is_closing = True
         with contextlib.suppress(OSError):
             self.tell("stop")
+
+    def close(self) -> None:
+        """Ask all to end, if that has not been done, then see to it."""
+        if not self._is_closing:
+            self.ask_to_stop()
         deadline = time.monotonic() + _STOP_S
         for rank in self._ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
