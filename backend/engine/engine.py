@@ -10,9 +10,14 @@ from itertools import islice
 from torch import Tensor
 
 from k3agent.backend.cache.hybrid import HybridCache
+from k3agent.backend.cache.tiers import HostTier
+from k3agent.backend.cache.tiers_disk import DiskTier
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.config import PAGE_SIZE
+from k3agent.backend.engine.accounts import levels
+from k3agent.backend.engine.canonical import Canonicaliser
 from k3agent.backend.engine.draft import PromptLookup
+from k3agent.backend.engine.fingerprint import fingerprint
 from k3agent.backend.engine.grammar import Grammar
 from k3agent.backend.engine.images import place_images
 from k3agent.backend.engine.messages import (
@@ -29,7 +34,7 @@ from k3agent.backend.engine.messages import (
 )
 from k3agent.backend.engine.runner import Runner, Work, exactness_of
 from k3agent.backend.engine.sampler import Choice, Sampler
-from k3agent.backend.engine.scheduler import Limits, Plan, Scheduler
+from k3agent.backend.engine.scheduler import Limits, Scheduler
 from k3agent.backend.engine.sequence import Sequence, Status
 from k3agent.backend.engine.stops import StopWatch
 from k3agent.backend.engine.taking import Taken, TokenTaker
@@ -68,6 +73,8 @@ class Engine:
             on_grid_only=exactness != "off",
         )
         self.scheduler = Scheduler(self.cache, limits, self._admitted)
+        self._settings = settings
+        self._canonicaliser = Canonicaliser(self.cache, runner, chunk)
         self._chunk = chunk
         self._sampler = Sampler(runner.device)
         self._taker = TokenTaker(tokenizer, self._sampler, runner.max_model_len)
@@ -76,7 +83,9 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.scheduler.waiting or self.scheduler.running)
+        """Whether a step would do something; a refusal that was not reported yet counts, too."""
+        is_busy = self.scheduler.waiting or self.scheduler.running or self._reports
+        return bool(is_busy) or self._canonicaliser.may_have_work
 
     def add(self, request: Add) -> None:
         """Queue a request; a refusal is reported as Failed."""
@@ -92,6 +101,8 @@ class Engine:
             self._reports.append(Failed(request.request_id, str(error), "bad_request"))
         except CacheFullError as error:
             self._reports.append(Failed(request.request_id, str(error), "overloaded"))
+        except BackendError as error:
+            self._reports.append(Failed(request.request_id, str(error)))
 
     def _sequence(self, request: Add) -> Sequence:
         params, spec = request.params, request.grammar
@@ -124,8 +135,12 @@ class Engine:
 
     def step(self) -> list[Report]:
         """Do one piece of work, at most one chunk of prefill and one pass of decodes, and return what there
-        is to report.
+        is to report. With no request to work for, background work goes on.
         """
+        if not self.scheduler.waiting and not self.scheduler.running:
+            self._canonicaliser.step()
+            return self._take_reports()
+        self._canonicaliser.pause()
         plan = self.scheduler.plan()
         for sequence, reason in self.scheduler.refused:
             self._fail(sequence, reason)
@@ -133,7 +148,10 @@ class Engine:
         if plan.prefill is not None:
             self._prefill(plan.prefill, plan.end)
         if plan.decodes:
-            self._decode(plan)
+            self._decode(plan.decodes)
+        return self._take_reports()
+
+    def _take_reports(self) -> list[Report]:
         reports, self._reports = self._reports, []
         return reports
 
@@ -150,24 +168,27 @@ class Engine:
         self.cache.reset_counters()
         self._sums = dict.fromkeys(self._sums, 0.0)
 
+    def attach_tiers(self) -> None:
+        """From now on prefixes are kept in host memory and on disk, too, if the settings say so."""
+        settings, runner = self._settings, self._runner
+        host = HostTier(settings.host_cache_bytes) if settings.host_cache_bytes > 0 else None
+        disk = None
+        if settings.disk_cache_dir is not None:
+            name = fingerprint(
+                settings.model_dir, runner.model.dtype, runner.device, self._chunk, settings.tensor_parallel
+            )
+            disk = DiskTier(settings.disk_cache_dir, name, settings.disk_cache_bytes)
+        if host is not None or disk is not None:
+            self.cache.attach_tiers(host, disk)
+
     def close(self) -> None:
-        """End what runs beside this process."""
+        """Write what waits for the disk, and end what runs beside this process."""
+        self.cache.close()
         self._runner.close()
 
     def counters(self) -> Counters:
-        cache, scheduler = self.cache, self.scheduler
-        levels = {
-            "waiting_requests": len(scheduler.waiting),
-            "running_requests": sum(s.status is not Status.ENDING for s in scheduler.running),
-            "preempted_requests": scheduler.num_preempted,
-            "free_pages": cache.pages.num_free,
-            "free_slots": cache.states.num_free,
-            "tree_pages": cache.tree.num_nodes,
-            "lost_without_state_tokens": cache.counters.lost_without_state_tokens,
-            "evicted_pages": cache.counters.evicted_pages,
-            "evicted_checkpoints": cache.counters.evicted_checkpoints,
-        }
-        return Counters(values=self._sums | {name: float(value) for name, value in levels.items()})
+        background = {"canonical_tokens": float(self._canonicaliser.num_tokens)}
+        return Counters(values=self._sums | background | levels(self.cache, self.scheduler))
 
     # --- steps
 
@@ -202,8 +223,7 @@ class Engine:
         if begin == sequence.num_exact and begin % self._chunk == 0:
             sequence.num_exact = end
 
-    def _decode(self, plan: Plan) -> None:
-        sequences = plan.decodes
+    def _decode(self, sequences: list[Sequence]) -> None:
         guesses = self._guesses(sequences)
         works = self._works(sequences, guesses)
         try:
@@ -310,6 +330,7 @@ class Engine:
             self.cache.checkpoint(sequence, give_slot=True)
         self.cache.release(sequence)
         sequence.status = Status.ENDED
+        self._canonicaliser.may_have_work = self.cache.exactness != "off"
 
     def _fail(self, sequence: Sequence, message: str) -> None:
         """One request fails; the engine goes on. What it computed last is not trusted and enters no tree."""
@@ -349,6 +370,7 @@ class Engine:
                 queued_s=admitted - clock.added_s,
                 prefill_s=decoding - admitted,
                 decode_s=now - decoding,
+                num_cached_by_tier=sequence.num_cached_by_tier,
                 num_draft=sequence.num_draft,
                 num_accepted=sequence.num_accepted,
                 num_preempted=sequence.num_preempted,

@@ -26,7 +26,7 @@ from k3agent.backend.engine.messages import (
     Stop,
 )
 from k3agent.backend.engine.runner import Runner
-from k3agent.backend.errors import BackendError, BadRequestError
+from k3agent.backend.errors import BackendError
 from k3agent.backend.parallel.processes import end_process
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ def load(settings: EngineSettings, on_loss: Callable[[str], NoReturn] = end_proc
         )
     engine = Engine(runner, tokenizer, settings)
     engine.warm_up()
+    engine.attach_tiers()
     ready = Ready(
         max_model_len=runner.max_model_len,
         num_pages=runner.num_pages,
@@ -84,18 +85,12 @@ def serve(pipe: Connection, engine: Engine) -> None:
                 case Add() as request:
                     try:
                         engine.add(request)
-                    except BackendError as error:
-                        kind = "bad_request" if isinstance(error, BadRequestError) else "error"
-                        pipe.send(Failed(request.request_id, str(error), kind))
                     except Exception as error:
                         # one request that nobody has thought of must not end all the others
                         log.exception("request %s could not be taken", request.request_id)
                         pipe.send(Failed(request.request_id, f"the request could not be taken: {error}"))
-                    # refusals are reported by a step, even when there is nothing to run
-                    break
                 case Abort(request_id):
                     engine.abort(request_id)
-                    break
                 case Stop():
                     return
         for report in engine.step():

@@ -159,7 +159,9 @@ class Scheduler:
         """Match, adopt and reserve for a sequence if the cache can keep its promises; else change nothing."""
         cache = self._cache
         prefix = cache.match(sequence.token_ids)
-        wanted = self._promise(sequence) - prefix.state_len // PAGE_SIZE
+        whole = prefix.path[: prefix.state_len // PAGE_SIZE]
+        wanted = self._promise(sequence) - sum(node.page_id is not None for node in whole)
+        hits = dict(cache.counters.hit_tokens_by_tier)
         if self.running and wanted > self._num_obtainable(prefix):
             cache.drop(prefix)
             return False
@@ -169,6 +171,9 @@ class Scheduler:
             cache.release(sequence)
             sequence.forget_cache()
             return False
+        if sequence.num_preempted == 0:
+            now = cache.counters.hit_tokens_by_tier
+            sequence.num_cached_by_tier = {tier: now[tier] - before for tier, before in hits.items()}
         sequence.checkpoint_at = cache.plan(prefix, len(sequence.token_ids), sequence.anchors)
         return True
 

@@ -54,6 +54,7 @@ class Sequence:
     images: list[ImageSpan] = field(default_factory=list)
     num_prompt: int = 0
     num_cached: int = 0
+    num_cached_by_tier: dict[str, int] = field(default_factory=dict)
     num_computed: int = 0
     num_exact: int = 0
     """Leading tokens that were computed as a cold run computes them: by prefill on the grid."""
