@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 
 _MAGIC = b"K3A1"
 _KEY_BYTES = 16
+_ID_BYTES = array("I").itemsize
 _HEAD = struct.Struct(f"<4sII{_KEY_BYTES}s")
-"""Magic, number of ids, checksum of key and ids, key; the ids follow, four bytes each."""
+"""Magic, bytes of the ids, checksum of key and ids, key; the ids follow."""
 
 
 class SampledAnswers:
@@ -36,8 +37,8 @@ class SampledAnswers:
     def __init__(self, tokenizer: Tokenizer, max_ids: int = 2_000_000, file: Path | None = None) -> None:
         self._tokenizer = tokenizer
         self._max_ids = max_ids
-        self._num_ids = 0
-        self._answers: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+        self._num_bytes = 0
+        self._answers: OrderedDict[bytes, bytes] = OrderedDict()
         self._salt = hashlib.blake2b(tokenizer.decode_bytes(range(tokenizer.vocab_size)), digest_size=16)
         self._file = file
         if file is not None:
@@ -48,8 +49,8 @@ class SampledAnswers:
     ) -> None:
         """Keep `sampled_ids` if rendering `message` would give others."""
         rendered = render_assistant(self._tokenizer, message, thinking)
-        sampled = tuple(sampled_ids)
-        if tuple(rendered) == sampled or len(sampled) > self._max_ids:
+        sampled = array("I", sampled_ids).tobytes()
+        if array("I", rendered).tobytes() == sampled or len(sampled_ids) > self._max_ids:
             return
         key = _extend(_extend(self._hash(), prompt_ids), rendered).digest()
         self._keep(key, sampled)
@@ -72,7 +73,7 @@ class SampledAnswers:
             if sampled is None:
                 return None
             self._answers.move_to_end(key)
-            return list(sampled)
+            return array("I", sampled).tolist()
 
         return look_up
 
@@ -80,12 +81,12 @@ class SampledAnswers:
         """Answers of another vocabulary are never found."""
         return hashlib.blake2b(digest_size=_KEY_BYTES, salt=self._salt.digest())
 
-    def _keep(self, key: bytes, sampled: tuple[int, ...]) -> None:
-        self._num_ids += len(sampled) - len(self._answers.pop(key, ()))
+    def _keep(self, key: bytes, sampled: bytes) -> None:
+        self._num_bytes += len(sampled) - len(self._answers.pop(key, b""))
         self._answers[key] = sampled
-        while self._num_ids > self._max_ids:
+        while self._num_bytes > _ID_BYTES * self._max_ids:
             _key, old = self._answers.popitem(last=False)
-            self._num_ids -= len(old)
+            self._num_bytes -= len(old)
 
     # --- the file
 
@@ -117,20 +118,19 @@ class SampledAnswers:
             log.warning("answers are not kept for later servers: %s", error)
 
 
-def _record(key: bytes, ids: Sequence[int]) -> bytes:
-    body = array("I", ids).tobytes()
-    return _HEAD.pack(_MAGIC, len(ids), zlib.crc32(key + body), key) + body
+def _record(key: bytes, ids: bytes) -> bytes:
+    return _HEAD.pack(_MAGIC, len(ids), zlib.crc32(key + ids), key) + ids
 
 
-def _records(data: bytes) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Whole records; after a damaged one, the next that is whole."""
     place = 0
     while place + _HEAD.size <= len(data):
-        magic, count, checksum, key = _HEAD.unpack_from(data, place)
-        body = data[place + _HEAD.size : place + _HEAD.size + 4 * count]
-        if magic == _MAGIC and len(body) == 4 * count and zlib.crc32(key + body) == checksum:
-            yield key, tuple(array("I", body))
-            place += _HEAD.size + len(body)
+        magic, size, checksum, key = _HEAD.unpack_from(data, place)
+        ids = data[place + _HEAD.size : place + _HEAD.size + size]
+        if (magic, len(ids) % _ID_BYTES) == (_MAGIC, 0) and zlib.crc32(key + ids) == checksum:
+            yield key, ids
+            place += _HEAD.size + size
         else:
             place = data.find(_MAGIC, place + 1)
             if place < 0:

@@ -214,12 +214,13 @@ def test_more_requests_than_may_wait_get_429(start: Start, tiny_dir: Path) -> No
     body = {"model": MODEL, "messages": [USER], "max_tokens": 7000, "temperature": 0, "stream": True}
     with httpx.stream("POST", server.url + ROUTE, json=body, headers=server.headers, timeout=60) as first:
         lines = first.iter_lines()
+        # the iterator is kept: letting go of it would close the stream
         next(lines)
         refused = server.post(max_tokens=2)
         assert "overloaded" in error_of(refused, 429)
         assert refused.json()["error"]["type"] == "engine_overloaded_error"
         assert int(refused.headers["retry-after"]) >= 1
-        lines.close()
+        assert next(lines) is not None
     deadline = time.monotonic() + 30
     while (again := server.post(max_tokens=2)).status_code == 429 and time.monotonic() < deadline:
         time.sleep(0.1)
