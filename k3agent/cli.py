@@ -26,6 +26,7 @@ COMMANDS = {
     "sessions": "list, show, export, fork, rm",
     "stats": "tokens, money and tool calls over sessions",
     "serve": "the bundled K3 engine as an OpenAI-compatible server",
+    "bench": "how fast a served model is: prefill, decode, prefix hits; load",
     "plan": "what a model needs in memory, what fits on which GPUs, how to start it",
     "models": "known models and where each can be reached from here",
     "config": "list, get, set, path, trust",
@@ -108,6 +109,10 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from k3agent.backend.cli import main as serve
 
         return serve
+    if name == "bench":
+        from k3agent.backend.bench.cli import main as bench
+
+        return bench
     if name == "plan":
         from k3agent.backend.plan import main as plan
 

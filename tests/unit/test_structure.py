@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"k3agent.agent"}
     | MIDDLE
     | BASE
-    | {"k3agent.backend.cli", "k3agent.backend.plan"},
+    | {"k3agent.backend.cli", "k3agent.backend.plan", "k3agent.backend.bench"},
     **{front: {"k3agent.agent"} | MIDDLE | BASE for front in FRONT_ENDS},
     "k3agent.agent": MIDDLE | BASE,
     **{part: BASE for part in MIDDLE},

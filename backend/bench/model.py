@@ -1,4 +1,4 @@
-"""Times decode and prefill of a model: `python -m k3agent.backend.bench --model DIR|random-nano`.
+"""Times decode and prefill of a model alone: `k3agent bench model --model DIR|random-nano`.
 
 `random-nano` is the embedded model's configuration with random weights: its speed is that of the trained one.
 """
@@ -116,7 +116,7 @@ def load(name: str, dtype: torch.dtype, int8_decode: bool = False) -> K3ForCausa
 
 def main(arguments: list[str] | None = None) -> int:
     """Print hardware, settings and tokens a second."""
-    parser = argparse.ArgumentParser(prog="k3agent.backend.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="k3agent bench model", description=__doc__)
     parser.add_argument("--model", default=RANDOM_NANO, help=f"folder of a model, or {RANDOM_NANO}")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -136,7 +136,3 @@ def main(arguments: list[str] | None = None) -> int:
     for timing in measure(model, options.context, options.tokens):
         print(f"{timing.phase:8} {timing.tokens_per_s:9.1f} tokens/s")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

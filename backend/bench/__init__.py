@@ -1,0 +1,1 @@
+"""Speed of the engine, alone and behind its server; see `cli.py`."""
