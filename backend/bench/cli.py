@@ -98,6 +98,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--streams", type=_positive, default=64, help="requests open at the same time (default: 64)")
     add("--seconds", type=float, default=600.0, help="how long (default: 600)")
+    add("--tokens", type=_positive, default=120, help="longest answer (default: 120)")
     add("--disconnects", type=float, default=0.2, help="share of requests that hang up early (default: 0.2)")
     add("--seed", type=int, default=0)
 
@@ -216,6 +217,7 @@ def _load(args: argparse.Namespace, flags: Sequence[str]) -> int:
                 streams=args.streams,
                 seconds=args.seconds,
                 disconnects=args.disconnects,
+                max_tokens=args.tokens,
                 seed=args.seed,
                 resident=target.local.resident_bytes if target.local else lambda: 0,
                 tell=_tell,

@@ -68,7 +68,7 @@ class BenchClient:
         await self._http.aclose()
 
     async def chat(self, body: Json, leave_after: int | None = None) -> Measured:
-        """Stream one answer; with `leave_after`, hang up after so many chunks. A full server is asked again."""
+        """Stream one answer; with `leave_after`, hang up after so many chunks. Asks a full server again."""
         body = {
             "model": self.model,
             **body,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from k3agent.backend.bench.client import BenchClient, BenchError, Json
-from k3agent.backend.bench.words import text_of, user, words_per_token
+from k3agent.backend.bench.words import Lengths, text_of, user
 
 _READ = {
     "type": "function",
@@ -23,7 +23,11 @@ _READ = {
 _ALLOWED_GROWTH = 0.10
 _ALLOWED_GROWTH_BYTES = 32 << 20
 _LEAST_SHARE = 0.25
-"""Of the mean, that the slowest stream must have got."""
+"""Of the mean, that the slowest stream must have got, once streams have had so many requests on average:"""
+_ENOUGH_REQUESTS = 10
+_STARVED = 10.0
+"""So many times the median, and some seconds, is too long to wait for a first token."""
+_PATIENCE_S = 10.0
 _SETTLE_S = 30.0
 
 
@@ -38,6 +42,7 @@ class Load:
     refused: int = 0
     finish_reasons: Counter[str] = field(default_factory=Counter)
     tokens_by_stream: list[int] = field(default_factory=list)
+    first_s: list[float] = field(default_factory=list)
     longest_gap_s: float = 0.0
     resident_bytes: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -46,10 +51,16 @@ class Load:
         """Add what is wrong about progress and memory."""
         mean = statistics.mean(self.tokens_by_stream)
         least = min(self.tokens_by_stream)
-        if least < _LEAST_SHARE * mean:
-            self.problems.append(f"unfair: a stream got {least} tokens, the mean is {mean:.0f}")
-        if self.completed == 0:
-            self.problems.append("no request was completed")
+        is_long = self.completed >= _ENOUGH_REQUESTS * self.streams
+        if is_long and least < _LEAST_SHARE * mean:
+            self.problems.append(f"unfair: a stream got {least} chunks, the mean is {mean:.0f}")
+        if self.completed < self.streams:
+            self.problems.append(f"only {self.completed} requests of {self.streams} streams were completed")
+        first = statistics.median(self.first_s) if self.first_s else 0.0
+        if max(self.first_s, default=0.0) > _STARVED * first + _PATIENCE_S:
+            self.problems.append(
+                f"unfair: a first token took {max(self.first_s):.1f} s, the median is {first:.1f} s"
+            )
         early, late = self.memory()
         if late > early * (1 + _ALLOWED_GROWTH) + _ALLOWED_GROWTH_BYTES:
             self.problems.append(f"memory grew from {early / 1e6:.0f} to {late / 1e6:.0f} MB")
@@ -74,6 +85,8 @@ class Load:
             "chunks": sum(self.tokens_by_stream),
             "chunks_least_stream": min(self.tokens_by_stream, default=0),
             "chunks_most_stream": max(self.tokens_by_stream, default=0),
+            "first_token_median_s": round(statistics.median(self.first_s), 2) if self.first_s else None,
+            "first_token_longest_s": round(max(self.first_s, default=0.0), 2),
             "longest_gap_s": round(self.longest_gap_s, 2),
             "resident_mb_second_quarter": round(early / 1e6, 1),
             "resident_mb_last_quarter": round(late / 1e6, 1),
@@ -87,6 +100,7 @@ async def run_load(
     streams: int,
     seconds: float,
     disconnects: float,
+    max_tokens: int = 120,
     seed: int = 0,
     resident: Callable[[], int] = lambda: 0,
     tell: Callable[[str], None] = lambda _: None,
@@ -94,13 +108,15 @@ async def run_load(
     """Keep `streams` requests open for `seconds`; a share of them is left early."""
     load = Load(seconds=seconds, streams=streams, tokens_by_stream=[0] * streams)
     window = await client.window()
-    ratio = await words_per_token(client)
+    lengths = await Lengths.of(client)
     deadline = time.monotonic() + seconds
 
     async def stream(number: int) -> None:
         rng = random.Random(seed * 10_000 + number)
         while time.monotonic() < deadline and len(load.problems) < 20:
-            await _one(client, load, number, rng, disconnects, window, ratio)
+            body = _body(rng, window, lengths, max_tokens)
+            leave_after = rng.choice([0, 1, rng.randint(1, 60)]) if rng.random() < disconnects else None
+            await _one(client, load, number, body, leave_after)
 
     async def watch() -> None:
         while True:
@@ -120,22 +136,12 @@ async def run_load(
     return load
 
 
-async def _one(
-    client: BenchClient,
-    load: Load,
-    number: int,
-    rng: random.Random,
-    disconnects: float,
-    window: int,
-    ratio: float,
-) -> None:
-    """One request of one stream, perhaps left at a random moment."""
-    body = _body(rng, window, ratio)
-    leave_after = rng.choice([0, 1, rng.randint(1, 60)]) if rng.random() < disconnects else None
+async def _one(client: BenchClient, load: Load, number: int, body: Json, leave_after: int | None) -> None:
+    """One request of one stream, perhaps left at some moment."""
     try:
         if leave_after == 0:
             # gone before the first token, wherever the request stands then
-            async with asyncio.timeout(rng.uniform(0, 0.5)):
+            async with asyncio.timeout(body["seed"] / 2000):
                 measured = await client.chat(body)
         else:
             measured = await client.chat(body, leave_after)
@@ -148,6 +154,8 @@ async def _one(
         return
     load.refused += measured.num_refusals
     load.tokens_by_stream[number] += measured.num_chunks
+    if measured.num_chunks:
+        load.first_s.append(measured.first_s)
     load.longest_gap_s = max(load.longest_gap_s, measured.gap_s)
     if measured.finish_reason is None:
         load.left += 1
@@ -156,13 +164,16 @@ async def _one(
         load.finish_reasons[measured.finish_reason] += 1
 
 
-def _body(rng: random.Random, window: int, ratio: float) -> Json:
+def _body(rng: random.Random, window: int, lengths: Lengths, max_tokens: int) -> Json:
     """Mostly short, at times half a window long; half of the texts have a beginning that others share."""
     tokens = min(int(20 * 2 ** rng.uniform(0, 8)), window // 2 - 300)
-    text = text_of(rng.randrange(8) if rng.random() < 0.5 else rng.randrange(1 << 30), round(tokens * ratio))
+    text = text_of(
+        rng.randrange(8) if rng.random() < 0.5 else rng.randrange(1 << 30),
+        lengths.words(lengths.overhead + tokens),
+    )
     body: Json = {
         **user(f"{text} {rng.random()}"),
-        "max_tokens": rng.randint(1, 120),
+        "max_tokens": rng.randint(1, max_tokens),
         "temperature": rng.choice([0, 0.7, 1.0]),
         "top_p": rng.choice([0.9, 1.0]),
         "seed": rng.randrange(1000),

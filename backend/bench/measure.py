@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from k3agent.backend.bench.client import BenchClient, BenchError, Json, Measured
-from k3agent.backend.bench.words import text_of, user, words_per_token
+from k3agent.backend.bench.words import Lengths, text_of, user
 
 PHASES = ("cold", "hit", "restart")
-_OVERHEAD_TOKENS = 120
-"""What the prompt has around a text, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +42,17 @@ class Measurement:
 
     async def before(self, client: BenchClient, contexts: Sequence[int], users: Sequence[int]) -> list[Row]:
         """Cold and hit for each combination."""
-        ratio = await words_per_token(client)
+        lengths = await Lengths.of(client)
         window = await client.window()
         rows: list[Row] = []
         for context in contexts:
-            if context + 3 * self._num_tokens + _OVERHEAD_TOKENS > window:
+            if context + 3 * self._num_tokens + lengths.overhead > window:
                 raise BenchError(
                     f"--contexts {context}: with the answers that is more than the model's window of {window}"
                 )
             for count in users:
-                num_words = max(1, round(ratio * (context - _OVERHEAD_TOKENS)))
-                begun = [user(text_of(self._next_seed(), num_words))["messages"] for _ in range(count)]
+                words = lengths.words(context)
+                begun = [user(text_of(self._next_seed(), words))["messages"] for _ in range(count)]
                 self._conversations[context, count] = begun
                 rows.append(await self._phase(client, "cold", context, begun))
                 rows.append(await self._phase(client, "hit", context, begun))
@@ -74,7 +72,7 @@ class Measurement:
     async def _phase(
         self, client: BenchClient, phase: str, context: int, conversations: list[list[Json]]
     ) -> Row:
-        self._tell(f"{phase}, {context} tokens, {len(conversations)} users")
+        self._tell(f"{phase}, {context} tokens, {len(conversations)} at once")
         found = await asyncio.gather(*(self._ask(client, messages) for messages in conversations))
         for messages, measured in zip(conversations, found, strict=True):
             messages += [measured.message, *user("Go on.")["messages"]]

@@ -1,6 +1,7 @@
 """Texts to measure with: plain words by seed, of a wanted number of tokens."""
 
 import random
+from dataclasses import dataclass
 
 from k3agent.backend.bench.client import BenchClient, Json
 
@@ -16,10 +17,22 @@ def text_of(seed: int, num_words: int) -> str:
     return f"{seed}: " + " ".join(rng.choice(_WORDS) for _ in range(num_words))
 
 
-async def words_per_token(client: BenchClient) -> float:
-    """How many of these words make a token of the server's model."""
-    few, many = [await client.count(user(text_of(1, n))) for n in (50, 450)]
-    return 400 / (many - few)
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How many tokens these words make for the server's model, and what a prompt has around them."""
+
+    words_per_token: float
+    overhead: int
+
+    @classmethod
+    async def of(cls, client: BenchClient) -> "Lengths":
+        few, many = [await client.count(user(text_of(1, n))) for n in (50, 450)]
+        ratio = 400 / (many - few)
+        return cls(ratio, round(few - 50 / ratio))
+
+    def words(self, num_tokens: int) -> int:
+        """Words for a prompt of about `num_tokens`."""
+        return max(1, round(self.words_per_token * (num_tokens - self.overhead)))
 
 
 def user(text: str) -> Json:
