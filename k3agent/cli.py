@@ -102,22 +102,17 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _command(name: str) -> Callable[[list[str]], int]:
     if name == "run":
-        from k3agent.headless.flags import run_command
-
-        return run_command
-    if name == "serve":
-        from k3agent.backend.cli import main as serve
-
-        return serve
-    if name == "bench":
-        from k3agent.backend.bench.cli import main as bench
-
-        return bench
-    if name == "plan":
-        from k3agent.backend.plan import main as plan
-
-        return plan
-    return {"sessions": sessions, "stats": stats, "models": models, "config": config, "doctor": doctor}[name]
+        from k3agent.headless.flags import run_command as found
+    elif name == "serve":
+        from k3agent.backend.cli import main as found
+    elif name == "bench":
+        from k3agent.backend.bench.cli import main as found
+    elif name == "plan":
+        from k3agent.backend.plan import main as found
+    else:
+        own = {"sessions": sessions, "stats": stats, "models": models, "config": config, "doctor": doctor}
+        found = own[name]
+    return found
 
 
 def _terminal_ui(arguments: list[str]) -> int:

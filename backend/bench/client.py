@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,11 +79,12 @@ class BenchClient:
         measured = Measured()
         for _ in range(_MAX_TRIES):
             begun = time.perf_counter()
-            async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
-                if response.status_code == 200:
-                    await _take(response.aiter_lines(), measured, begun, leave_after)
-                    return measured
-                text = (await response.aread()).decode(errors="replace")
+            with _told():
+                async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+                    if response.status_code == 200:
+                        await _take(response.aiter_lines(), measured, begun, leave_after)
+                        return measured
+                    text = (await response.aread()).decode(errors="replace")
             if response.status_code != 429:
                 raise BenchError(f"status {response.status_code}: {text[:300]}")
             measured.num_refusals += 1
@@ -91,30 +93,48 @@ class BenchClient:
 
     async def count(self, body: Json) -> int:
         """Tokens of the prompt of a request."""
-        response = await self._http.post("/v1/tokenize", json={"model": self.model, **body})
-        if response.status_code != 200:
-            raise BenchError(f"status {response.status_code}: {response.text[:300]}")
-        return response.json()["count"]
+        with _told():
+            response = await self._http.post("/v1/tokenize", json={"model": self.model, **body})
+        return _json(response)["count"]
 
     async def metrics(self) -> dict[str, float]:
         """All plain values of `/metrics` by name with labels."""
-        text = (await self._http.get("/metrics")).text
+        with _told():
+            text = (await self._http.get("/metrics")).text
         pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
 
+    async def models(self) -> list[Json]:
+        with _told():
+            response = await self._http.get("/v1/models")
+        return _json(response)["data"]
+
     async def window(self) -> int:
         """The model's context length."""
-        models = (await self._http.get("/v1/models")).json()["data"]
-        return int(next(model["context_length"] for model in models if model["id"] == self.model))
+        return int(
+            next(found["context_length"] for found in await self.models() if found["id"] == self.model)
+        )
 
 
 async def first_model(url: str, key: str | None) -> str:
     """The id of the first model of a server."""
     async with BenchClient(url, "", key) as client:
-        response = await client._http.get("/v1/models")
-        if response.status_code != 200:
-            raise BenchError(f"{url}/v1/models: status {response.status_code}: {response.text[:300]}")
-        return response.json()["data"][0]["id"]
+        return (await client.models())[0]["id"]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What goes wrong on the way is an error of the benchmark, with the address."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise BenchError(f"{error.request.url}: {error or type(error).__name__}") from error
+
+
+def _json(response: httpx.Response) -> Any:
+    if response.status_code != 200:
+        raise BenchError(f"{response.url}: status {response.status_code}: {response.text[:300]}")
+    return response.json()
 
 
 async def _take(lines: AsyncIterator[str], measured: Measured, begun: float, leave_after: int | None) -> None:

@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import httpx
-
 from k3agent.backend.bench.client import BenchClient, BenchError, Json
 from k3agent.backend.bench.words import Lengths, text_of, user
 
@@ -148,8 +146,8 @@ async def _one(client: BenchClient, load: Load, number: int, body: Json, leave_a
     except TimeoutError:
         load.left += 1
         return
-    except (BenchError, httpx.HTTPError) as error:
-        load.problems.append(f"{type(error).__name__}: {error}")
+    except BenchError as error:
+        load.problems.append(str(error))
         await asyncio.sleep(0.2)
         return
     load.refused += measured.num_refusals

@@ -58,7 +58,7 @@ def plot(rows: Sequence[Row], model: str, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise BenchError("--png needs matplotlib: pip install matplotlib") from error
+        raise BenchError("--png needs matplotlib: pip install 'k3agent[plots]'") from error
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     first, decode = figure.subplots(1, 2)
