@@ -32,8 +32,17 @@ class Parser(argparse.ArgumentParser):
             hint = nearest_of(flag, self._option_string_actions)
             self.error(f"unknown flag {flag}.{hint}")
         if unknown:
-            self.error(f"one argument too many: {unknown[0]!r}. A prompt of several words needs quotes.")
+            quotes = (
+                " A prompt of several words needs quotes." if self.prog in {"k3agent", "k3agent run"} else ""
+            )
+            self.error(f"one argument too many: {unknown[0]!r}.{quotes}")
         return options
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            hint = nearest_of(str(value), known)
+            raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(known)}.{hint}")
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith((".", "?", "!")) else "."

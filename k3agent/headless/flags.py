@@ -115,6 +115,7 @@ def run_command(argv: Sequence[str]) -> int:
         parser.error(f"--cwd {str(cwd)!a}: the folder's name is no valid UTF-8; rename it.")
     if not cwd.is_dir():
         parser.error(f"--cwd {args.cwd}: no such folder.")
+    _check_paths(parser, args)
     environ = dict(os.environ)
     home = data_home(environ)
 
@@ -201,6 +202,18 @@ def _check_combinations(parser: Parser, args: Namespace) -> None:
         parser.error("--input-format stream-json takes its prompts from standard input, not as an argument.")
     if args.prompt is None and args.input_format == "text" and not args.stdin and not is_old:
         parser.error("no prompt: give one, or - to read it from standard input.")
+
+
+def _check_paths(parser: Parser, args: Namespace) -> None:
+    """What would be found out only after the work is done, or never."""
+    for folder in args.add_dir:
+        if not folder.expanduser().is_dir():
+            parser.error(f"--add-dir {folder}: no such folder.")
+    if args.answer_file is not None:
+        if args.answer_file.is_dir():
+            parser.error(f"-o {args.answer_file}: it is a folder; name a file.")
+        if not args.answer_file.absolute().parent.is_dir():
+            parser.error(f"-o {args.answer_file}: its folder is not there.")
 
 
 def _uuid(text: str) -> str:

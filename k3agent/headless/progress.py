@@ -24,6 +24,7 @@ from k3agent.events import (
     TurnOutcome,
     UsageChanged,
 )
+from k3agent.headless.exitcodes import ExitCode
 from k3agent.headless.formats import End
 from k3agent.headless.output import clean
 from k3agent.headless.report import failed_command, shown_files
@@ -123,7 +124,8 @@ class Progress:
         if command and not end.report:
             self.line(command, "yellow")
         is_resumable = end.outcome not in {TurnOutcome.SUCCESS, TurnOutcome.CONTEXT}
-        if end.exit_code and is_resumable and end.session_id not in end.report:
+        is_resumable = is_resumable and end.exit_code not in {ExitCode.OK, ExitCode.USAGE}
+        if is_resumable and end.session_id not in end.report:
             self.line(f"To go on: k3agent run --resume {end.session_id}", "dim")
 
     def tick(self) -> None:

@@ -307,15 +307,16 @@ class HeadlessRun:
             # What stands before calls is no answer.
             answer="" if is_bad or self.has_calls else self.words,
             last_words=self.words if is_bad else "",
-            report=self._report(outcome, detail, receipt) if is_bad else "",
+            report=self._report(outcome, code, detail, receipt) if is_bad else "",
             structured_output=self.structured if outcome is TurnOutcome.SUCCESS else None,
             duration_s=time.monotonic() - self.started_at,
             receipt=receipt,
             errors=errors,
         )
 
-    def _report(self, outcome: TurnOutcome, detail: str, receipt: Receipt) -> str:
-        session = self.session
+    def _report(self, outcome: TurnOutcome, code: int, detail: str, receipt: Receipt) -> str:
+        # After a wrong command line there is nothing to go on with.
+        session = self.session if code != ExitCode.USAGE else None
         return report(
             outcome,
             detail,

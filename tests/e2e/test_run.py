@@ -290,6 +290,13 @@ def test_a_blank_prompt_is_a_usage_error_and_leaves_no_session(
     assert bench.run("sessions", "list").out == ""
 
 
+def test_without_user_messages_there_is_nothing_to_go_on_with(bench: Bench) -> None:
+    with served(bench, [Step(text="never")]):
+        ran = bench.run("run", "--input-format", "stream-json", input="")
+    assert ran.code == 2
+    assert "no user message" in ran.err and "--resume" not in ran.err and "changed" not in ran.err
+
+
 def test_a_prompt_that_is_too_long_is_not_to_be_resumed(bench: Bench) -> None:
     with served(bench, [Step(text="never")]) as server:
         ran = bench.run("run", "-", "--output-format", "json", input="word " * 300_000)
