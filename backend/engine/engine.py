@@ -32,6 +32,7 @@ from k3agent.backend.engine.messages import (
     Report,
     SamplingParams,
 )
+from k3agent.backend.engine.ranks import layout_of
 from k3agent.backend.engine.runner import Runner, Work, exactness_of
 from k3agent.backend.engine.sampler import Choice, Sampler
 from k3agent.backend.engine.scheduler import Limits, Scheduler
@@ -175,7 +176,7 @@ class Engine:
         disk = None
         if settings.disk_cache_dir is not None:
             name = fingerprint(
-                settings.model_dir, runner.model.dtype, runner.device, self._chunk, settings.tensor_parallel
+                settings.model_dir, runner.model.dtype, runner.device, self._chunk, layout_of(settings)
             )
             disk = DiskTier(settings.disk_cache_dir, name, settings.disk_cache_bytes)
         if host is not None or disk is not None:

@@ -15,9 +15,12 @@ _SAMPLE_BYTES = 1 << 20
 
 
 def fingerprint(
-    model_dir: str | Path, dtype: torch.dtype, device: torch.device, grid: int, world: int
+    model_dir: str | Path, dtype: torch.dtype, device: torch.device, grid: int, layout: str
 ) -> str:
-    """Of weight files the size, the ends and a piece of the middle are read: a terabyte takes minutes."""
+    """`layout` says how ranks share the model: sums of other parts round in other ways.
+
+    Of weight files the size, the ends and a piece of the middle are read: a terabyte takes minutes.
+    """
     digest = hashlib.blake2b(digest_size=16)
     folder = Path(model_dir)
     for file in [folder / "config.json", *sorted(folder.glob("*.safetensors"))]:
@@ -29,7 +32,7 @@ def fingerprint(
             for start in (0, size // 2, size - _SAMPLE_BYTES):
                 opened.seek(max(start, 0))
                 digest.update(opened.read(_SAMPLE_BYTES))
-    parts = [__version__, torch.__version__, str(dtype), device.type, f"grid{grid}", f"tp{world}"]
+    parts = [__version__, torch.__version__, str(dtype), device.type, f"grid{grid}", layout]
     if device.type == "cpu":
         # other instructions, other rounding
         parts.append(torch.backends.cpu.get_cpu_capability())

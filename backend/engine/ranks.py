@@ -38,7 +38,8 @@ class StepPlan:
     token_ids: list[int]
     cu_seqlens: list[int]
     context_lens: list[int]
-    page_lists: list[list[int]]
+    pages: list[bytes]
+    """Of each sequence the numbers of its pages, four bytes each: long contexts have thousands."""
     state_slots: list[int]
     has_state: list[bool]
     logits_at: list[int] | None
@@ -49,11 +50,12 @@ class StepPlan:
     def of(cls, batch: ForwardBatch) -> "StepPlan":
         counts = zip(batch.context_lens, batch.cu_seqlens, batch.cu_seqlens[1:], strict=False)
         num_pages = [-(-(held + stop - start) // PAGE_SIZE) for held, start, stop in counts]
+        table = batch.page_table.to("cpu", torch.int32).numpy()
         return cls(
             token_ids=batch.token_ids.tolist(),
             cu_seqlens=batch.cu_seqlens,
             context_lens=batch.context_lens,
-            page_lists=[row[:n] for row, n in zip(batch.page_table.tolist(), num_pages, strict=True)],
+            pages=[row[:count].tobytes() for row, count in zip(table, num_pages, strict=True)],
             state_slots=batch.state_slots,
             has_state=batch.has_state,
             logits_at=None if batch.logits_at is None else batch.logits_at.tolist(),
@@ -67,14 +69,12 @@ class StepPlan:
         def ids(values: list[int]) -> Tensor:
             return torch.tensor(values, dtype=torch.int64, device=device)
 
-        most = max(map(len, self.page_lists))
+        rows = [torch.frombuffer(bytearray(pages), dtype=torch.int32) for pages in self.pages]
         return ForwardBatch(
             token_ids=ids(self.token_ids),
             cu_seqlens=self.cu_seqlens,
             context_lens=self.context_lens,
-            page_table=torch.tensor(
-                [pages + [0] * (most - len(pages)) for pages in self.page_lists], device=device
-            ),
+            page_table=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device, torch.int64),
             state_slots=self.state_slots,
             has_state=self.has_state,
             logits_at=None if self.logits_at is None else ids(self.logits_at),
@@ -186,6 +186,11 @@ class RankedStorage:
 def is_ranked(settings: EngineSettings) -> bool:
     """Is the model spread over several ranks? A layout that makes no sense counts, to be refused."""
     return settings.tensor_parallel > 1 or settings.expert_parallel > 1
+
+
+def layout_of(settings: EngineSettings) -> str:
+    """How the model is divided; saved states of one layout mean nothing to another."""
+    return f"tp{settings.tensor_parallel}ep{settings.expert_parallel}"
 
 
 def backend_of(settings: EngineSettings) -> str:

@@ -26,7 +26,9 @@ class Server:
 
     def __init__(self, folder: Path, *flags: str) -> None:
         command = [sys.executable, "-P", "-m", "k3agent.backend.cli", "--model", str(folder), "--port", "0"]
-        command += ["--served-name", "tiny", "--cache-bytes", str(16 << 20), "--disk-cache", "off", *flags]
+        command += ["--served-name", "tiny", "--cache-bytes", str(16 << 20), *flags]
+        if "--disk-cache" not in flags:
+            command += ["--disk-cache", "off"]
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -94,21 +96,27 @@ def start(folder: Path) -> Iterator[Callable[..., Server]]:
         server.process.communicate()
 
 
-def test_two_ranks_answer_like_one_and_end_together(start: Callable[..., Server]) -> None:
-    answers = []
-    for flags in ((), ("--tp", "2", "--expert-parallel", "2")):
+def test_two_ranks_answer_like_one_and_a_restart_like_both(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    """The first server has no cache; the second one fills a folder; the third one begins with it."""
+    ranked = ("--tp", "2", "--expert-parallel", "2", "--disk-cache", str(tmp_path))
+    answers, num_cached = [], []
+    for flags in ((), ranked, ranked):
         server = start("--dtype", "float64", *flags)
         pids = server.pids()
         assert len(pids) == (2 if flags else 1)
-        first, second = (server.ask(text, temperature=0, seed=1).json() for text in ("hi " * 60, "hi " * 60))
-        assert first["choices"][0]["message"] == second["choices"][0]["message"]
-        assert second["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-        answers.append(first["choices"][0]["message"])
+        for _ in range(2):
+            found = server.ask("hi " * 60, temperature=0).json()
+            answers.append(found["choices"][0]["message"])
+            num_cached.append(found["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0))
         server.process.send_signal(signal.SIGTERM)
         status, errors = server.end()
         assert status == 0 and "ERROR" not in errors and "WARNING" not in errors, errors
         wait_gone(pids)
-    assert answers[0] == answers[1]
+    assert all(answer == answers[0] for answer in answers)
+    assert num_cached[0] == num_cached[2] == 0
+    assert min(num_cached[1], num_cached[3], num_cached[4], num_cached[5]) > 0
 
 
 @pytest.mark.parametrize("victim", [0, 1])
