@@ -73,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        return _failed(error)
+        from k3agent.headless.failed import tell
+
+        return tell(error)
 
 
 def _open_closed_streams() -> None:
@@ -126,28 +128,6 @@ def _terminal_ui(arguments: list[str]) -> int:
         return USAGE_ERROR
     parser = Parser("", DESCRIPTION)
     return launch(parser, parser.parse, ["--resume", *arguments[1:]] if first == "resume" else arguments)
-
-
-def _failed(error: Exception) -> int:
-    """An expected error in one line; anything else with its place in the log."""
-    from k3agent.errors import K3AgentError
-    from k3agent.headless.exitcodes import ExitCode, code_of_error
-    from k3agent.headless.inputs import UsageError
-
-    if isinstance(error, K3AgentError):
-        print(f"k3agent: {error}", file=sys.stderr)
-        return USAGE_ERROR if isinstance(error, UsageError) else int(code_of_error(error))
-    import logging
-    import traceback
-
-    logging.getLogger(__name__).exception("k3agent crashed")
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    print(
-        f"k3agent crashed: {type(error).__name__}: {error} ({place.filename}:{place.lineno}). "
-        "The whole story is in the log: see k3agent config path.",
-        file=sys.stderr,
-    )
-    return int(ExitCode.ERROR)
 
 
 # --- sessions ---

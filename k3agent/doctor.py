@@ -62,7 +62,7 @@ def examine(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
         _embedded_model(),
         _home(home),
         *_session_store(home),
-        *_servers(home, environ),
+        *_servers(home, environ, cwd),
         *_configuration(environ, cwd),
     ]
 
@@ -226,10 +226,10 @@ def _session_store(home: Path) -> list[Finding]:
     return [Finding(name="session store", state="problem", text=text, mend=moves)]
 
 
-def _servers(home: Path, environ: Mapping[str, str]) -> list[Finding]:
+def _servers(home: Path, environ: Mapping[str, str], cwd: Path) -> list[Finding]:
     """Local engines that stay loaded for the next run."""
     try:
-        idle_s = load_settings(environ).server_idle_timeout_s
+        idle_s = load_settings(environ, cwd).server_idle_timeout_s
     except ConfigError:
         idle_s = Settings().server_idle_timeout_s
     return [

@@ -1,6 +1,7 @@
 """The command line: what it answers without loading anything, unknown words, combinations of flags."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,18 @@ def test_sessions_of_an_empty_store(capsys) -> None:
     assert json.loads(capsys.readouterr().out) == []
     assert run("sessions", "show", "abc") == 1
     assert run("stats", "--json") == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("doctor",), ("config", "list"), ("models",), ("sessions", "list", "--here")]
+)
+def test_a_folder_that_is_gone_is_no_crash(
+    capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert run(*words) == 1
+    said = capsys.readouterr().err
+    assert said == "k3agent: the folder it was started in is not there any more; cd into another one.\n"

@@ -120,10 +120,10 @@ def test_a_running_engine_is_shown_with_how_to_end_it(tmp_path: Path) -> None:
         (tmp_path / "run" / "nano-0a1b2c3d.json").write_text(json.dumps(state))
         thread = threading.Thread(target=answer, args=(server,), daemon=True)
         thread.start()
-        (found,) = doctor._servers(tmp_path, {"HOME": str(tmp_path)})
+        (found,) = doctor._servers(tmp_path, {"HOME": str(tmp_path)}, tmp_path)
         thread.join(10)
     assert found.text.startswith(f"nano, process {os.getpid()} at {url}")
     assert f"kill {os.getpid()}" in found.text and "secret-token" not in found.text
     assert "after 180 s" in found.text
     (tmp_path / "run" / "nano-0a1b2c3d.json").write_text("{")
-    assert doctor._servers(tmp_path, {"HOME": str(tmp_path)}) == []
+    assert doctor._servers(tmp_path, {"HOME": str(tmp_path)}, tmp_path) == []
