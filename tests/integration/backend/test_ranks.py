@@ -26,10 +26,15 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("ranks", "groups"), [(2, 1), (4, 2)])
-def test_steps_hits_resumes_and_saved_states_equal_one_rank(ranks: int, groups: int) -> None:
-    flags = ["--ranks", str(ranks), "--expert-parallel", str(groups), "--no-warm-up"]
-    found = run("-m", "k3agent.backend.rankcheck", *flags)
+@pytest.mark.parametrize(
+    ("ranks", "groups", "dtype"), [(2, 1, "float64"), (2, 2, "float32"), (4, 2, "float64")]
+)
+def test_steps_hits_resumes_and_saved_states_equal_one_rank(ranks: int, groups: int, dtype: str) -> None:
+    check("--ranks", str(ranks), "--expert-parallel", str(groups), "--dtype", dtype)
+
+
+def check(*flags: str) -> None:
+    found = run("-m", "k3agent.backend.rankcheck", "--no-warm-up", *flags)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.count(" ok\n") == 2
 
