@@ -27,7 +27,7 @@ class Prefix:
     path: tuple[RadixNode, ...]
     """Nodes of the tree that hold the first `state_len` tokens; some may have to be loaded."""
     pages: tuple[SavedPage, ...]
-    """The whole pages among them, and those after the path."""
+    """With lower tiers: the whole pages among them, and those after the path."""
     checkpoint: Checkpoint | None
     saved_state: SavedState | None
     node: RadixNode | None
@@ -40,11 +40,19 @@ class Prefix:
     """A node whose latents no tier has any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    saved: SavedPage
-    node: RadixNode | None
+@dataclass(slots=True)
+class _Known:
+    """The whole pages that some tier has, from the first on."""
+
+    nodes: list[RadixNode]
+    """Those in the tree."""
+    pages: list[SavedPage]
+    """All of them; not listed without lower tiers, where the nodes say everything."""
     end: int
+    exact_len: int
+    """How far they are exact."""
+    dead: RadixNode | None = None
+    """Here the tree ends: no tier has this node's page any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +91,12 @@ def look_up(
     """The longest resumable prefix that leaves at least the last token to compute."""
     limit = len(token_ids) - 1
     match = tree.match(token_ids, limit)
-    pages, dead = _known_pages(tree, lower, match, token_ids)
-    kv_len = pages[-1].end if pages else 0
-    if dead is None:
-        kv_len = max(kv_len, match.kv_len)
-    exact_len = next((page.end - tree.page_size for page in pages if not page.saved.is_exact), kv_len)
-    found = list(_device_states(match, dead, exact_len))
+    known = _nodes_alone(match) if lower is None else _known_pages(tree, lower, match, token_ids)
+    dead = known.dead
+    kv_len = known.end if dead is not None else max(known.end, match.kv_len)
+    found = list(_device_states(match, dead, known.exact_len))
     if lower is not None:
-        found += _saved_states(tree, lower, pages, token_ids, exact_len)
+        found += _saved_states(tree, lower, known, token_ids)
     found = [c for c in found if c.position <= limit]
     deepest = max((c.position for c in found), default=0)
     kv_len = max(kv_len, deepest)
@@ -98,7 +104,7 @@ def look_up(
     best = max(usable, key=lambda c: (c.position, -c.nearness), default=None)
     state_len = best.position if best else 0
     num_whole = state_len // tree.page_size
-    path = tuple(page.node for page in pages[:num_whole] if page.node is not None)
+    path = tuple(known.nodes[:num_whole])
     checkpoint = best.state if best and isinstance(best.state, Checkpoint) else None
     if checkpoint is not None and checkpoint.offset < tree.page_size:
         path = (*path, checkpoint.node)
@@ -106,7 +112,7 @@ def look_up(
         kv_len=kv_len,
         state_len=state_len,
         path=path,
-        pages=tuple(page.saved for page in pages[:num_whole]),
+        pages=tuple(known.pages[:num_whole]),
         checkpoint=checkpoint,
         saved_state=best.state if best and isinstance(best.state, SavedState) else None,
         node=path[-1] if path else None,
@@ -117,32 +123,42 @@ def look_up(
     )
 
 
-def _known_pages(
-    tree: RadixTree, lower: LowerTiers | None, match: Match, token_ids: Sequence[int]
-) -> tuple[list[_Page], RadixNode | None]:
-    """The whole pages that some tier has, from the first on, and the node at which the tree proved dead."""
-    pages: list[_Page] = []
+def _nodes_alone(match: Match) -> _Known:
+    nodes = list(match.path)
+    while nodes and not (nodes[-1].is_full and nodes[-1].end <= match.kv_len):
+        nodes.pop()
+    exact = next((node.start for node in nodes if not node.is_exact), nodes[-1].end if nodes else 0)
+    return _Known(nodes, [], nodes[-1].end if nodes else 0, exact)
+
+
+def _known_pages(tree: RadixTree, lower: LowerTiers, match: Match, token_ids: Sequence[int]) -> _Known:
+    known = _Known([], [], 0, 0)
+    key = tree.root.key
     for node in match.path:
         if not node.is_full or node.end > match.kv_len:
             break
-        is_exact: bool | None = node.is_exact
-        if node.page_id is None:
-            is_exact = lower.page(node.key) if lower is not None else None
-            if is_exact is None:
-                return pages, node
-        pages.append(_Page(SavedPage(node.key, node.token_ids, is_exact), node, node.end))
-    if lower is None:
-        return pages, None
-    key, end = (pages[-1].saved.key, pages[-1].end) if pages else (tree.root.key, 0)
-    while end + tree.page_size <= len(token_ids):
-        tokens = tuple(token_ids[end : end + tree.page_size])
+        is_exact = node.is_exact if node.page_id is not None else lower.page(node.key)
+        if is_exact is None:
+            known.dead = node
+            return known
+        known.nodes.append(node)
+        key = node.key
+        _add(known, SavedPage(key, node.token_ids, is_exact))
+    while known.end + tree.page_size <= len(token_ids):
+        tokens = tuple(token_ids[known.end : known.end + tree.page_size])
         key = chain_key(key, tokens)
         is_exact = lower.page(key)
         if is_exact is None:
             break
-        end += tree.page_size
-        pages.append(_Page(SavedPage(key, tokens, is_exact), None, end))
-    return pages, None
+        _add(known, SavedPage(key, tokens, is_exact))
+    return known
+
+
+def _add(known: _Known, page: SavedPage) -> None:
+    if page.is_exact and known.exact_len == known.end:
+        known.exact_len += len(page.tokens)
+    known.end += len(page.tokens)
+    known.pages.append(page)
 
 
 def _device_states(match: Match, dead: RadixNode | None, exact_len: int) -> Iterator[_Candidate]:
@@ -153,17 +169,15 @@ def _device_states(match: Match, dead: RadixNode | None, exact_len: int) -> Iter
 
 
 def _saved_states(
-    tree: RadixTree,
-    lower: LowerTiers,
-    pages: Sequence[_Page],
-    token_ids: Sequence[int],
-    exact_len: int,
+    tree: RadixTree, lower: LowerTiers, known: _Known, token_ids: Sequence[int]
 ) -> Iterator[_Candidate]:
-    ends = [(tree.root.key, 0), *((page.saved.key, page.end) for page in pages)]
-    for key, end in ends:
+    key, end = tree.root.key, 0
+    for page in (None, *known.pages):
+        if page is not None:
+            key, end = page.key, end + len(page.tokens)
         for state in lower.states_at(key, end):
             if tuple(token_ids[end : state.position]) == state.tail and state.position > 0:
-                is_exact = state.is_exact and state.position <= exact_len
+                is_exact = state.is_exact and state.position <= known.exact_len
                 yield _Candidate(state.position, _NEARNESS[state.tier], state, is_exact)
 
 
@@ -176,10 +190,11 @@ def _losses(
 ) -> dict[str, int]:
     """Why the tokens past the hit are computed again, given hit, deepest state of any class, and latents."""
     hit, deepest, known = reached
-    lost = [node.start + offset for node in match.path for offset in node.lost_states or ()]
+    losers = [node for node in match.path if node.lost_states]
+    lost = [node.start + offset for node in losers for offset in node.lost_states or ()]
     evicted_state = max([deepest, *(position for position in lost if position <= known)])
-    full = [node for node in match.path if node.is_full and node.end <= known]
-    key, end = (full[-1].key, full[-1].end) if full else (tree.root.key, 0)
+    last = next((node for node in reversed(match.path) if node.is_full and node.end <= known), tree.root)
+    key, end = last.key, last.end
     while end + tree.page_size <= len(token_ids):
         key = chain_key(key, token_ids[end : end + tree.page_size])
         if end >= known - known % tree.page_size and key not in forgotten:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from k3agent.backend.cache.interfaces import Buffer, TieredStorage
 from k3agent.backend.cache.radix import Checkpoint, RadixNode, Tokens
@@ -21,8 +22,7 @@ class SavedState:
     is_exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SavedPage:
+class SavedPage(NamedTuple):
     """A page on a lower tier, to be loaded."""
 
     key: bytes

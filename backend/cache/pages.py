@@ -36,26 +36,33 @@ class PagePool:
 
     def retain(self, page: int, by_tree: bool = False) -> None:
         """One more holder of a page that is held already."""
-        self._change(page, 1, by_tree)
+        holders, in_tree = self._held(page), self._in_tree[page]
+        if in_tree == holders and not by_tree:
+            self.num_idle -= 1
+        self._holders[page] = holders + 1
+        if by_tree:
+            self._in_tree[page] = in_tree + 1
+            self.num_in_tree += in_tree == 0
 
     def release(self, page: int, by_tree: bool = False) -> None:
         """One holder less; the last one frees the page."""
-        self._change(page, -1, by_tree)
-        if self._holders[page] == 0:
+        holders, in_tree = self._held(page) - 1, self._in_tree[page]
+        if by_tree:
+            in_tree -= 1
+            self._in_tree[page] = in_tree
+            self.num_in_tree -= in_tree == 0
+            self.num_idle -= holders == 0
+        elif in_tree and in_tree == holders:
+            self.num_idle += 1
+        self._holders[page] = holders
+        if holders == 0:
             self._free.append(page)
 
-    def _change(self, page: int, by: int, by_tree: bool) -> None:
-        if self._holders[page] <= 0:
+    def _held(self, page: int) -> int:
+        holders = self._holders[page]
+        if holders <= 0:
             raise AssertionError(f"page {page} is free: it was released once too often")
-        was_in_tree, was_idle = self._in_tree[page] > 0, self._is_idle(page)
-        self._holders[page] += by
-        if by_tree:
-            self._in_tree[page] += by
-        self.num_in_tree += (self._in_tree[page] > 0) - was_in_tree
-        self.num_idle += self._is_idle(page) - was_idle
-
-    def _is_idle(self, page: int) -> bool:
-        return 0 < self._in_tree[page] == self._holders[page]
+        return holders
 
     def num_holders(self, page: int) -> int:
         return self._holders[page]

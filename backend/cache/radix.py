@@ -68,13 +68,12 @@ class RadixNode:
     lost_states: set[int] | None = None
     """Offsets at which a state once was and was evicted."""
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.token_ids)
+    end: int = field(init=False)
+    is_full: bool = field(init=False)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.token_ids) == self.page_size
+    def __post_init__(self) -> None:
+        self.end = self.start + len(self.token_ids)
+        self.is_full = len(self.token_ids) == self.page_size
 
 
 @dataclass(frozen=True, slots=True)

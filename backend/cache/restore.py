@@ -49,13 +49,15 @@ class Restorer:
 
     def _gather(self, prefix: Prefix, restored: Restored, now: int) -> bool:
         size = self._resident.tree.page_size
-        for index, page in enumerate(prefix.pages):
+        for index in range(prefix.state_len // size):
             node = prefix.path[index] if index < len(prefix.path) else None
             if node is not None and node.page_id is not None:
                 self._resident.pages.retain(node.page_id)
                 restored.pages.append(node.page_id)
                 restored.tokens_by_tier["device"] += size
-            elif not self._load(page, size, restored, now):
+            elif not prefix.pages:
+                raise LostRecordError("a page left the device after the match; match again")
+            elif not self._load(prefix.pages[index], size, restored, now):
                 return False
         return True
 
@@ -111,13 +113,15 @@ class Restorer:
 
     def _enter(self, prefix: Prefix, restored: Restored, now: int) -> None:
         """Loaded pages join the tree; the deepest node is what the sequence will lock."""
-        node = self._resident.tree.root
-        for index, page in enumerate(prefix.pages):
+        tree = self._resident.tree
+        node = tree.root
+        for index in range(prefix.state_len // tree.page_size):
             known = prefix.path[index] if index < len(prefix.path) else None
             if known is not None and known.page_id is not None:
                 node = known
             else:
+                page = prefix.pages[index]
                 node = self._resident.enter(node, page.tokens, restored.pages[index], page.is_exact, now)
         if prefix.checkpoint is not None and prefix.path:
             node = prefix.path[-1]
-        restored.node = None if node is self._resident.tree.root else node
+        restored.node = None if node is tree.root else node
