@@ -20,14 +20,14 @@ class TraceSettings:
 
     sessions: int = 8
     turns: int = 30
-    subagent_turns: tuple[int, int] = (8, 20)
+    subagent_turns: tuple[int, int] = (6, 18)
     system: int = 20_000
     first: tuple[int, int] = (6_000, 10_000)
     answer_median: int = 650
     answer_sigma: float = 0.9
     result_median: int = 1_200
     result_sigma: float = 1.2
-    result_most: int = 6_000
+    result_most: int = 5_000
     """Tools cut longer results."""
     edit: float = 0.04
     retry: float = 0.03

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-HALF_LIFE = 96.0
+HALF_LIFE = 32.0
 """In requests."""
-SUPERSEDED_CHANCE = 0.05
+SUPERSEDED_CHANCE = 0.02
 """Of a checkpoint that its only child has extended: wanted again by a retry or an edit alone."""
 STATELESS_CHANCE = 0.25
 """Of a page below which no state hangs: it helps only who passes here a second time and files one."""
