@@ -243,13 +243,18 @@ def _servers(home: Path, environ: Mapping[str, str], cwd: Path) -> list[Finding]
     ]
 
 
-def _memory(pid: int) -> str:
-    """`, 812 MB`, or nothing where the system does not tell."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-        return f", {int(status.split('VmRSS:')[1].split()[0]) // 1024} MB"
-    except (OSError, IndexError, ValueError):
-        return ""
+def _memory(leader: int) -> str:
+    """`, 812 MB` for the server and its engine processes, or nothing where the system does not tell."""
+    total_kb = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            session = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[3]
+            if int(session) == leader:
+                total_kb += int((folder / "status").read_text(errors="replace").split("VmRSS:")[1].split()[0])
+        except (OSError, IndexError, ValueError):
+            # It has ended meanwhile, or is a thread of the kernel.
+            continue
+    return f", {total_kb // 1024} MB" if total_kb else ""
 
 
 def _configuration(environ: Mapping[str, str], cwd: Path) -> list[Finding]:

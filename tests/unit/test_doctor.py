@@ -7,7 +7,9 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -127,3 +129,16 @@ def test_a_running_engine_is_shown_with_how_to_end_it(tmp_path: Path) -> None:
     assert "after 180 s" in found.text
     (tmp_path / "run" / "nano-0a1b2c3d.json").write_text("{")
     assert doctor._servers(tmp_path, {"HOME": str(tmp_path)}, tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_the_memory_of_an_engine_is_that_of_all_its_processes() -> None:
+    child = "x = bytearray(80 << 20); input()"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, start_new_session=True)
+    end = time.monotonic() + 60
+    while not (said := doctor._memory(process.pid)) or int(said.split()[1]) < 80:
+        assert time.monotonic() < end, said
+        time.sleep(0.05)
+    process.communicate(b"\n", timeout=60)
+    assert doctor._memory(process.pid) == ""
