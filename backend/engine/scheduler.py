@@ -55,6 +55,8 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         """In the order of their arrival: the oldest one first."""
+        self.open_ended_tokens = OPEN_ENDED_TOKENS
+        self.slice_steps = SLICE_STEPS
         self.num_steps = 0
         self.num_preempted = 0
         self.wait_reason = ""
@@ -180,7 +182,7 @@ class Scheduler:
     def _promise(self, sequence: Sequence) -> int:
         """Pages that the sequence may need before it has to ask again."""
         left = sequence.params.max_tokens - sequence.num_generated
-        ahead = min(left, OPEN_ENDED_TOKENS << min(sequence.num_preempted, 16))
+        ahead = min(left, self.open_ended_tokens << min(sequence.num_preempted, 16))
         return _pages(min(len(sequence.token_ids) + ahead, self._limits.max_model_len)) + 1
 
     def _num_obtainable(self, prefix: Prefix) -> int:
@@ -233,9 +235,9 @@ class Scheduler:
 
     def _share_time(self) -> None:
         """Nobody waits for ever behind answers that do not end."""
-        if not self.waiting or self.num_steps - self.waiting[0].clock.queued_at < SLICE_STEPS:
+        if not self.waiting or self.num_steps - self.waiting[0].clock.queued_at < self.slice_steps:
             return
-        ran = [s for s in self.running if self.num_steps - s.clock.admitted_at >= SLICE_STEPS]
+        ran = [s for s in self.running if self.num_steps - s.clock.admitted_at >= self.slice_steps]
         ran = [s for s in ran if s.status is Status.DECODING]
         if not ran:
             return

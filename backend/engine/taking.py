@@ -15,6 +15,8 @@ from k3agent.backend.engine.messages import FinishReason, TokenLogprobs
 from k3agent.backend.engine.sampler import Sampler, forced_logprobs
 from k3agent.backend.engine.sequence import Sequence
 
+ENDS = ("<|end_of_msg|>", "[EOS]")
+
 
 @dataclass(slots=True)
 class Taken:
@@ -32,9 +34,7 @@ class TokenTaker:
     def __init__(self, tokenizer: Tokenizer, sampler: Sampler, max_model_len: int) -> None:
         self._sampler = sampler
         self._max_model_len = max_model_len
-        self._ends = frozenset(
-            i for name in ("<|end_of_msg|>", "[EOS]") if (i := tokenizer.special_tokens.get(name)) is not None
-        )
+        self._ends = frozenset(i for name in ENDS if (i := tokenizer.special_tokens.get(name)) is not None)
         self._closers = self._ends | {tokenizer.special("<|close|>")}
 
     def take(self, sequence: Sequence, rows: Tensor, guess: list[int]) -> Taken:
