@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: demo test setup check e2e gpu ci wheel lock clean
+.PHONY: bench-tui demo test setup check e2e gpu ci wheel lock clean
 
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
@@ -42,6 +42,10 @@ e2e: $(STAMP)
 
 gpu: $(STAMP)
 	$(BIN)/pytest tests/gpu -m gpu
+
+# What the terminal UI costs: start, key to echo, idle, streaming, memory.
+bench-tui: $(STAMP)
+	$(BIN)/python -m k3agent.tui.bench
 
 wheel: $(STAMP)
 	$(BIN)/python scripts/check_wheel.py

@@ -62,6 +62,8 @@ class Presenter:
         self._reasoning: ReasoningBlock | None = None
         self._answer: AnswerBlock | None = None
         self._writing: dict[int, ToolBlock] = {}
+        #: blocks with text that is not laid out yet
+        self._grown: dict[int, Block] = {}
         self._calls: dict[str, ToolBlock] = {}
         self._turn_started = self._thinking_since = 0.0
         self._num_steps = 0
@@ -102,6 +104,10 @@ class Presenter:
     def flush(self) -> None:
         """Show everything that has come since the last time."""
         self._is_dirty = False
+        for block in self._grown.values():
+            block.changed()
+            self._transcript.touch(block)
+        self._grown.clear()
         self._transcript.settle()
         self._line.changed()
 
@@ -211,7 +217,7 @@ class Presenter:
         self._status.begin("thinking")
         self._status.hint = ""
         self._reasoning.append(text)
-        self._transcript.touch(self._reasoning)
+        self._grown[id(self._reasoning)] = self._reasoning
 
     def _say(self, text: str) -> None:
         self._end_reasoning()
@@ -223,7 +229,7 @@ class Presenter:
         self._status.begin("answering")
         self._status.hint = ""
         self._answer.append(text)
-        self._transcript.touch(self._answer)
+        self._grown[id(self._answer)] = self._answer
 
     def _end_reasoning(self, text: str | None = None) -> None:
         if self._reasoning is not None and self._reasoning.is_live:
@@ -239,7 +245,7 @@ class Presenter:
             self.add(block)
         self._status.begin(f"writing a call of {block.tool}")
         block.num_argument_chars += len(event.text)
-        self.touch(block)
+        self._grown[id(block)] = block
 
     def _finish_answer(self, message: Message) -> None:
         """The answer is stored: what is shown becomes exactly what was stored."""

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import re
 
+from rich.segment import Segment
+from textual.strip import Strip
+
 from k3agent.tui.safe import safe
 from k3agent.tui.theme import Palette
-from k3agent.tui.widgets.block import Block, Row
+from k3agent.tui.widgets.block import GUTTER, MIN_WIDTH, Block, Row, strip_of
 from k3agent.tui.widgets.markdown import markdown_rows, stable_end
 
 # A code block that still grows is frozen in pieces of so many lines.
@@ -26,7 +29,7 @@ class AnswerBlock(Block):
         super().__init__()
         self._pieces = [text] if text else []
         self.is_live = is_live
-        self._done: list[Row] = []
+        self._done: list[Strip] = []
         self._done_chars = 0
         self._done_key: tuple[int, str] = (0, "")
         #: the opening line of a code block of which the first lines are frozen already
@@ -39,8 +42,8 @@ class AnswerBlock(Block):
         return self._pieces[0] if self._pieces else ""
 
     def append(self, text: str) -> None:
+        """More text; it is laid out with the next `changed`."""
         self._pieces.append(text)
-        self.changed()
 
     def finish(self, text: str | None = None) -> None:
         """The whole text is known: laid out once more as a whole, what was cut apart is mended."""
@@ -66,26 +69,34 @@ class AnswerBlock(Block):
         return [hit["code"] for hit in _CODE.finditer(self.text)]
 
     def rows(self, width: int, palette: Palette) -> list[Row]:
+        return markdown_rows(safe(self.text), width, palette)
+
+    def strips(self, width: int, palette: Palette) -> list[Strip]:
         if not self.is_live:
-            return markdown_rows(safe(self.text), width, palette)
+            return super().strips(width, palette)
         key = (width, palette.name)
         if key != self._done_key:
             self._drop_frozen()
             self._done_key = key
         self._freeze(width, palette)
-        tail = self._fence + self.text[self._done_chars :]
-        rows = markdown_rows(safe(tail), width, palette)
-        if self._done and rows and not self._fence:
-            return [*self._done, [], *rows]
-        return [*self._done, *rows]
+        tail = self._more(self._fence + self.text[self._done_chars :], width, palette)
+        return [*self._done, *tail]
+
+    def _more(self, source: str, width: int, palette: Palette) -> list[Strip]:
+        """`source` as what follows the frozen lines."""
+        base = palette.style("text", bg="background")
+        side = Segment(" ", base)
+        rows = markdown_rows(safe(source), max(width - GUTTER, MIN_WIDTH), palette)
+        if rows and self._done and not self._fence:
+            rows = [[], *rows]
+        return [strip_of([side, *row], width, base) for row in rows]
 
     def _freeze(self, width: int, palette: Palette) -> None:
         """Lay out what will not change any more."""
         tail = self.text[self._done_chars :]
         end = stable_end(self._fence + tail) - len(self._fence)
         if end > 0:
-            rows = markdown_rows(safe(self._fence + tail[:end]), width, palette)
-            self._done += [[], *rows] if self._done and not self._fence else rows
+            self._done += self._more(self._fence + tail[:end], width, palette)
             self._done_chars += end
             self._fence = ""
             tail = tail[end:]
@@ -95,7 +106,6 @@ class AnswerBlock(Block):
             return
         # Whole lines of an open code block, the fence itself left for what follows.
         cut = "\n".join(lines[:-1])
-        rows = markdown_rows(safe(self._fence + cut), width, palette)
-        self._done += [[], *rows] if self._done and not self._fence else rows
+        self._done += self._more(self._fence + cut, width, palette)
         self._fence = opening[0]
         self._done_chars += len(cut) + 1

@@ -39,16 +39,21 @@ class Block:
         self.is_open = False
 
     def lines(self, width: int, palette: Palette) -> list[Strip]:
-        """The block as strips of exactly `width` cells."""
+        """The block as strips of exactly `width` cells, the first and last of them empty."""
         key = (width, palette.name)
         if self._lines is None or self._key != key:
             self._key = key
             base = palette.style("text", bg="background")
-            rows = self.rows(max(width, MIN_WIDTH), palette)
-            if self.has_gap:
-                rows = [[], *rows]
-            self._lines = [strip_of(row, width, base) for row in rows]
+            self._lines = [strip_of([], width, base)] if self.has_gap else []
+            self._lines += self.strips(width, palette)
         return self._lines
+
+    def strips(self, width: int, palette: Palette) -> list[Strip]:
+        """The rows as strips; for blocks that keep some of them while they grow."""
+        base = palette.style("text", bg="background")
+        side = Segment(" ", base)
+        rows = self.rows(max(width - GUTTER, MIN_WIDTH), palette)
+        return [strip_of([side, *row], width, base) for row in rows]
 
     def changed(self) -> None:
         self._lines = None

@@ -24,8 +24,8 @@ class ReasoningBlock(Block):
         self.seconds = seconds
 
     def append(self, text: str) -> None:
+        """More text; it is laid out with the next `changed`."""
         self._pieces.append(text)
-        self.changed()
 
     def finish(self, seconds: float | None, text: str | None = None) -> None:
         if text is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass, field
 
@@ -59,9 +60,14 @@ class StatusLine(Widget):
         self.palette = palette
         self.is_plain = is_plain
         self._frame = 0
+        self._drawn: tuple[object, ...] = ()
 
     def changed(self) -> None:
-        self.refresh()
+        """Draw anew if anything shown is different: most changes leave this line as it is."""
+        now = dataclasses.astuple(self.status)
+        if now != self._drawn:
+            self._drawn = now
+            self.refresh()
 
     def tick(self) -> None:
         self._frame += 1

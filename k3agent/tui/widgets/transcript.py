@@ -25,7 +25,7 @@ from k3agent.tui.theme import Palette
 from k3agent.tui.widgets.block import Block
 
 # Blocks whose lines are kept; those of others are made again when they come into view.
-MAX_KEPT = 200
+MAX_KEPT = 64
 MARGIN = 2
 MAX_COPIED_ROWS = 100_000
 
@@ -55,6 +55,8 @@ class Transcript(ScrollView, can_focus=True):
         self._measured: list[bool] = []
         self._tops: list[int] = [0]
         self._first_wrong = 0
+        #: the first block whose lines on the screen are not those it has now
+        self._first_stale: int | None = 0
         self._kept: OrderedDict[int, Block] = OrderedDict()
         self._is_settling = False
         self._width = 0
@@ -84,7 +86,7 @@ class Transcript(ScrollView, can_focus=True):
     def add(self, block: Block, at: int | None = None) -> None:
         at = len(self.blocks) if at is None else at
         self.blocks.insert(at, block)
-        self._heights.insert(at, block.estimate(self._inner))
+        self._heights.insert(at, block.estimate(self._width))
         self._measured.insert(at, False)
         self._wrong_from(at)
 
@@ -101,6 +103,7 @@ class Transcript(ScrollView, can_focus=True):
         at = self._index(block)
         if at >= 0:
             self._measured[at] = False
+            self._stale_from(at)
 
     def _index(self, block: Block) -> int:
         # What changes is nearly always near the end.
@@ -111,19 +114,17 @@ class Transcript(ScrollView, can_focus=True):
 
     # --- heights ---
 
-    @property
-    def _inner(self) -> int:
-        """Cells for a block's lines; the first column is the cursor's."""
-        return max(self._width - 2, 8)
-
     def _forget_heights(self) -> None:
-        width = self._inner
-        self._heights = [block.estimate(width) for block in self.blocks]
+        self._heights = [block.estimate(self._width) for block in self.blocks]
         self._measured = [False] * len(self.blocks)
         self._wrong_from(0)
 
     def _wrong_from(self, at: int) -> None:
         self._first_wrong = min(self._first_wrong, at)
+        self._stale_from(at)
+
+    def _stale_from(self, at: int) -> None:
+        self._first_stale = at if self._first_stale is None else min(self._first_stale, at)
 
     def _sum(self) -> list[int]:
         """`_tops[i]` is the first row of block i; the last entry is the number of rows."""
@@ -136,7 +137,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def _lines(self, at: int) -> list[Strip]:
         block = self.blocks[at]
-        lines = block.lines(self._inner, self.palette)
+        lines = block.lines(self._width, self.palette)
         self._kept[id(block)] = block
         self._kept.move_to_end(id(block))
         return lines
@@ -172,7 +173,16 @@ class Transcript(ScrollView, can_focus=True):
             self._drop_lines()
         finally:
             self._is_settling = False
-        self.refresh()
+        self._repaint(view)
+
+    def _repaint(self, view: Size) -> None:
+        """Draw what has changed; a change of place draws everything by itself."""
+        stale, self._first_stale = self._first_stale, None
+        if stale is None:
+            return
+        top = self._sum()[min(stale, len(self.blocks))] - self.scroll_offset.y
+        if top < view.height:
+            self.refresh(Region(0, max(top, 0), self.size.width, view.height - max(top, 0)))
 
     def _keep_place(self, change: object) -> None:
         """Heights change everywhere: stay at the same block."""
@@ -246,8 +256,12 @@ class Transcript(ScrollView, can_focus=True):
     def set_palette(self, palette: Palette) -> None:
         self.palette = palette
         self.settle()
+        self.refresh()
 
     def render_line(self, y: int) -> Strip:
+        if self._width != self.scrollable_content_region.width:
+            # Drawn before the event of the new size has come.
+            self.settle()
         row = y + self.scroll_offset.y
         tops = self._sum()
         width = self._width
@@ -257,16 +271,27 @@ class Transcript(ScrollView, can_focus=True):
         at = bisect_right(tops, row) - 1
         lines = self._lines(at)
         inside = row - tops[at]
-        strip = lines[inside] if inside < len(lines) else Strip.blank(self._inner, base)
+        strip = lines[inside] if inside < len(lines) else Strip.blank(width, base)
         if self.query_text:
             strip = _marked(strip, self.query_text, self.palette)
-        is_cursor = self.has_focus and at == self.cursor
-        mark = Segment("▌" if is_cursor else " ", self.palette.style("accent", bg="background"))
-        strip = Strip([mark, *strip, Segment(" ", base)], width)
+        if at == self.cursor and self.has_focus:
+            mark = Strip([Segment("▌", self.palette.style("accent", bg="background"))], 1)
+            strip = Strip.join([mark, strip.crop(1)])
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(row)) is not None:
             strip = self._selected(strip, *span)
         return strip.apply_offsets(0, row)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Without Textual's cache of styled lines: no border, no padding, and blocks keep their lines."""
+        _, background = self.background_colors
+        filters = self.get_line_filters()
+        strips = [self.render_line(y) for y in crop.line_range]
+        for line_filter in filters:
+            strips = [strip.apply_filter(line_filter, background) for strip in strips]
+        if crop.column_span != (0, self._width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
 
     def _selected(self, strip: Strip, start: int, end: int) -> Strip:
         style = self.screen.get_component_rich_style("screen--selection")
@@ -296,7 +321,7 @@ class Transcript(ScrollView, can_focus=True):
         at = bisect_right(tops, row) - 1
         lines = self._lines(at)
         inside = row - tops[at]
-        return f" {lines[inside].text}" if inside < len(lines) else ""
+        return lines[inside].text if inside < len(lines) else ""
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()

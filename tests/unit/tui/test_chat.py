@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.agents import ReplayClient, call, step
 from support.screens import quick, running
+from textual.widgets import TextArea
 
 from k3agent.events import ApprovalAsked
 from k3agent.providers.scripted import Step
@@ -139,7 +140,7 @@ async def test_a_call_is_edited_before_it_runs(tmp_path: Path, monkeypatch: pyte
         await screen.submit("make it")
         await screen.answer("e")
         await screen.until("Edit the command")
-        editor = screen.app.screen.query_one("#edit-call")
+        editor = screen.app.screen.query_one("#edit-call", TextArea)
         editor.text = "touch right"
         await screen.press("ctrl+s")
         await screen.until("done · 2 steps")

@@ -1,0 +1,359 @@
+"""What the UI costs, measured on the real program in a terminal of its own: `python -m k3agent.tui.bench`.
+
+First frame, ready, key to echo at 5,000 messages, CPU while idle and while an answer streams, the CPU that
+drawing a long answer takes, memory after a soak, widgets mounted. Figures of one machine mean little by
+themselves: run it beside another program, or before and after a change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import pty
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from k3agent import __version__
+from k3agent.providers.scripted import Step, serving
+from k3agent.types import (
+    Finish,
+    Message,
+    MessageId,
+    Origin,
+    Part,
+    ReasoningPart,
+    Role,
+    SessionId,
+    TextPart,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+
+ROWS, COLUMNS = 40, 120
+PATIENCE_S = 120.0
+# the model's name in the status line
+READY = b"scripted"
+# the last words of answers
+SLOW_END, FAST_END, SOAK_END = b"slowly-ended", b"quickly-ended", "soaked-"
+TICK = os.sysconf("SC_CLK_TCK")
+PARAGRAPH = (
+    "The loader reads `config.toml` first, then the environment. **Later layers win**, so flags beat files. "
+    "See `load_settings` for the order and for what happens with unknown keys.\n\n"
+)
+CODE = (
+    "```python\ndef load(path: str) -> dict[str, int]:\n    with open(path) as file:\n        return parse(file)\n"
+    "```\n\n"
+)
+
+
+class Terminal:
+    """The program in a pseudo-terminal; answers the questions that Textual asks a terminal."""
+
+    def __init__(self, argv: list[str], environ: dict[str, str], cwd: Path) -> None:
+        self.started = time.monotonic()
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(cwd)
+            os.execvpe(argv[0], argv, environ)
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self.output = bytearray()
+
+    def read(self, limit_s: float) -> bytes:
+        """What comes within `limit_s`; at most one piece."""
+        if not select.select([self._fd], [], [], limit_s)[0]:
+            return b""
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except OSError:
+            return b""
+        self.output += data
+        return data
+
+    def until(self, wanted: bytes, since: int = 0) -> float:
+        """Seconds from now until `wanted` is printed after position `since`."""
+        start = time.monotonic()
+        while self.output.find(wanted, since) < 0:
+            if time.monotonic() - start > PATIENCE_S:
+                raise TimeoutError(
+                    f"{wanted!r} did not come; the last output was {bytes(self.output[-400:])!r}"
+                )
+            self.read(0.5)
+        return time.monotonic() - start
+
+    def write(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def drain(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.read(left)
+
+    @property
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICK
+
+    @property
+    def pss_mb(self) -> float:
+        text = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
+        line = next(line for line in text.splitlines() if line.startswith("Pss:"))
+        return int(line.split()[1]) / 1024
+
+    def end(self) -> None:
+        """Ctrl-D, and if that does not help, the signal."""
+        with contextlib.suppress(OSError):
+            self.write("\x04")
+        for _ in range(50):
+            self.read(0.1)
+            if os.waitpid(self.pid, os.WNOHANG)[0]:
+                break
+        else:
+            os.kill(self.pid, 9)
+            os.waitpid(self.pid, 0)
+        os.close(self._fd)
+
+
+def long_session(home: Path, cwd: Path, num_messages: int) -> SessionId:
+    """A stored session of so many messages: prompts, reasoning, calls, results, answers."""
+    from k3agent.store.records import StoredSession
+    from k3agent.store.sessions import SessionStore
+
+    store = SessionStore(home)
+    session = SessionId("00000000-0000-4000-8000-000000005000")
+    store.create(StoredSession(id=session, cwd=str(cwd), title="A long one", model="scripted", system="s"))
+    parent: MessageId | None = None
+    usage = Usage(input_tokens=40_000, cached_tokens=39_000, output_tokens=200)
+    for number in range(num_messages):
+        role, origin, parts = _message(number)
+        message = Message(
+            id=MessageId(f"m{number:06}"), parent=parent, role=role, origin=origin, parts=parts,
+            created_at=datetime.now(UTC), finish=Finish.STOP if role is Role.ASSISTANT else None,
+            usage=usage if role is Role.ASSISTANT else None,
+        )  # fmt: skip
+        store.add_message(session, message)
+        parent = message.id
+    store.close()
+    return session
+
+
+def _message(number: int) -> tuple[Role, Origin, tuple[Part, ...]]:
+    """Turns of four messages."""
+    call_id = f"c{number - number % 4}"
+    match number % 4:
+        case 0:
+            return (
+                Role.USER,
+                Origin.HUMAN,
+                (TextPart(text=f"Question {number}: where is it read, and why there?"),),
+            )
+        case 1:
+            call = ToolCall(id=call_id, name="shell", arguments='{"command": "grep -rn load_settings ."}')
+            return Role.ASSISTANT, Origin.MODEL, (ReasoningPart(text=PARAGRAPH * 3), call)
+        case 2:
+            text = "\n".join(f"k3agent/file_{at}.py:{at}: load_settings()" for at in range(40))
+            return Role.TOOL, Origin.TOOL, (ToolResult(call_id=call_id, content=(TextPart(text=text),)),)
+        case _:
+            return (
+                Role.ASSISTANT,
+                Origin.MODEL,
+                (TextPart(text=f"## Answer {number}\n\n{PARAGRAPH * 2}{CODE}"),),
+            )
+
+
+@contextlib.contextmanager
+def program(url: str, home: Path, cwd: Path, *words: str) -> Iterator[Terminal]:
+    environ = {
+        **{name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH", "LANG") if name in os.environ},
+        "TERM": "xterm-256color", "COLORTERM": "truecolor", "K3AGENT_HOME": str(home), "OPENAI_BASE_URL": url,
+    }  # fmt: skip
+    argv = [sys.executable, "-P", "-c", "import sys; from k3agent.cli import main; sys.exit(main())", *words]
+    terminal = Terminal(argv, environ, cwd)
+    try:
+        yield terminal
+    finally:
+        terminal.end()
+
+
+def measure_start(url: str, home: Path, cwd: Path, times: int) -> dict[str, float]:
+    """Medians; the first start, which fills caches, does not count."""
+    frames: list[float] = []
+    ready: list[float] = []
+    for number in range(times + 1):
+        with program(url, home, cwd) as terminal:
+            terminal.until(b"hat shall be done")
+            frame = time.monotonic() - terminal.started
+            terminal.until(READY)
+            if number:
+                frames.append(frame)
+                ready.append(time.monotonic() - terminal.started)
+    return {"first_frame_s": _median(frames), "ready_s": _median(ready)}
+
+
+def measure_long(url: str, home: Path, cwd: Path, session: str, idle_s: float) -> dict[str, float]:
+    """On a session of 5,000 messages: key to echo, CPU while nothing happens, memory."""
+    with program(url, home, cwd, "--resume", session) as terminal:
+        terminal.until(READY)
+        terminal.until(b"Answer")
+        opened = time.monotonic() - terminal.started
+        terminal.drain(2.0)
+        echoes: list[float] = []
+        for letter in "abcdefghijklmnopqrstuvw":
+            since = len(terminal.output)
+            terminal.write(letter)
+            echoes.append(1000 * terminal.until(letter.encode(), since))
+            terminal.drain(0.1)
+        before = terminal.cpu_s
+        terminal.drain(idle_s)
+        idle = 100 * (terminal.cpu_s - before) / idle_s
+        memory = terminal.pss_mb
+        terminal.write("\x15")
+        terminal.drain(0.5)
+    return {
+        "open_long_s": opened,
+        "echo_ms": _median(echoes),
+        "echo_max_ms": max(echoes),
+        "idle_percent": idle,
+        "pss_long_mb": memory,
+    }
+
+
+def measure_stream(url: str, home: Path, cwd: Path) -> dict[str, float]:
+    """200 tokens a second for ten seconds, then 24 KB in 2,000 pieces as fast as they come."""
+    with program(url, home, cwd) as terminal:
+        terminal.until(READY)
+        terminal.drain(1.0)
+        before, start = terminal.cpu_s, time.monotonic()
+        terminal.write("stream\r")
+        terminal.until(SLOW_END)
+        lasted = time.monotonic() - start
+        stream = 100 * (terminal.cpu_s - before) / lasted
+        terminal.drain(1.0)
+        before, since = terminal.cpu_s, len(terminal.output)
+        terminal.write("draw\r")
+        terminal.until(FAST_END, since)
+        terminal.drain(0.5)
+        draw = terminal.cpu_s - before
+        memory = terminal.pss_mb
+    return {"stream_percent": stream, "draw_cpu_s": draw, "pss_mb": memory}
+
+
+def measure_soak(url: str, home: Path, cwd: Path, turns: int) -> dict[str, float]:
+    """Many turns one after the other: memory after the first tenth, and after all."""
+    with program(url, home, cwd, "--permission-mode", "auto") as terminal:
+        terminal.until(READY)
+        early = 0.0
+        for number in range(turns):
+            since = len(terminal.output)
+            terminal.write(f"turn {number}\r")
+            terminal.until(f"{SOAK_END}{number}.".encode(), since)
+            if len(terminal.output) > 1 << 22:
+                del terminal.output[: 1 << 21]
+            if number == max(turns // 10, 5):
+                early = terminal.pss_mb
+        late = terminal.pss_mb
+    return {"soak_turns": turns, "soak_early_mb": early, "soak_late_mb": late}
+
+
+async def count_widgets(home: Path, cwd: Path, session: str) -> int:
+    """Widgets mounted with the long session on the screen."""
+    from k3agent.config.settings import Settings
+    from k3agent.providers.base import ModelInfo
+    from k3agent.providers.scripted import ScriptedClient
+    from k3agent.tui.app import K3App
+    from k3agent.tui.start import UiOptions
+
+    info = ModelInfo(
+        provider="scripted", model="scripted", base_url="", context_window=262_144, max_output_tokens=8_000
+    )
+    environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    options = UiOptions(cwd=cwd, environ=environ, home=home, flags={}, resume_id=session)
+    app = K3App(options, Settings())
+    app.make_client = lambda: ScriptedClient([], info=info)
+    async with app.run_test(size=(COLUMNS, ROWS)) as pilot:
+        while app.chat.driver.session is None or len(app.chat.transcript.blocks) < 1000:
+            await pilot.pause(0.1)
+        count = len(list(app.screen.walk_children()))
+        await app.chat.shut_down()
+    return count
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m k3agent.tui.bench", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--messages", type=int, default=5_000, help="length of the long session")
+    parser.add_argument("--turns", type=int, default=200, help="turns of the soak")
+    parser.add_argument("--idle", type=float, default=20.0, help="seconds of idling that are measured")
+    parser.add_argument("--only", choices=("start", "long", "stream", "soak"), help="one part")
+    args = parser.parse_args()
+    answer = (PARAGRAPH + CODE) * 80
+    slow = Step(text=answer[: 200 * 4 * 10] + "`\n\nslowly-ended", piece=4, piece_delay_s=1 / 200)
+    fast = Step(text=answer[:24_000] + "\n\nquickly-ended", piece=12)
+    with tempfile.TemporaryDirectory(prefix="k3agent-bench-") as folder:
+        home, cwd = Path(folder) / "home", Path(folder) / "work"
+        cwd.mkdir()
+        session = long_session(home, cwd, args.messages)
+        found: dict[str, float] = {}
+        if args.only in (None, "start"):
+            with serving([]) as server:
+                found |= measure_start(server.url, home, cwd, 5)
+        if args.only in (None, "long"):
+            with serving([]) as server:
+                found |= measure_long(server.url, home, cwd, session, args.idle)
+            found["widgets"] = asyncio.run(count_widgets(home, cwd, session))
+        if args.only in (None, "stream"):
+            with serving([slow, fast]) as server:
+                found |= measure_stream(server.url, home, cwd)
+        if args.only in (None, "soak"):
+            text = PARAGRAPH * 4 + CODE
+            steps = [
+                Step(text=f"{text}{SOAK_END}{number}.", reasoning=PARAGRAPH) for number in range(args.turns)
+            ]
+            with serving(steps) as server:
+                found |= measure_soak(server.url, home, cwd, args.turns)
+    _report(found, as_json=args.json)
+    return 0
+
+
+def _report(found: dict[str, float], *, as_json: bool) -> None:
+    load, python = os.getloadavg()[0], platform.python_version()
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, Python {python}"
+    head = {"k3agent": __version__, "revision": _revision(), "machine": machine}
+    if as_json:
+        print(json.dumps({**head, **found}, indent=1))
+        return
+    print(" · ".join(head.values()))
+    for name, value in found.items():
+        print(f"{name:<16} {value:10.3f}")
+
+
+def _revision() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
