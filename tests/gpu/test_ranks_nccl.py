@@ -2,35 +2,18 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 NUM_GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+TESTS = Path(__file__).resolve().parents[1]
 LONG_S = 500
 RANK_LOST = 70
 
 pytestmark = pytest.mark.skipif(NUM_GPUS < 2, reason="needs two GPUs")
-
-KILLED = """
-import os, signal
-from k3agent.backend import rankcheck
-from k3agent.backend.engine.ranks import Ranks
-start = Ranks.start
-def start_and_kill(*arguments):
-    ranks = start(*arguments)
-    tell, steps = ranks.processes.tell, []
-    def counted(name, *rest):
-        tell(name, *rest)
-        steps.append(name)
-        if steps.count("forward") == 5:
-            os.kill(ranks.processes.pids[-1], signal.SIGKILL)
-    ranks.processes.tell = counted
-    return ranks
-Ranks.start = start_and_kill
-rankcheck.main(["--ranks", "2", "--device", "cuda", "--expert-parallel", "1", "--no-warm-up"])
-"""
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -47,10 +30,11 @@ def test_every_layout_equals_one_rank(ranks: int, dtype: str) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_a_killed_rank_ends_the_others() -> None:
-    found = run("-c", KILLED)
+@pytest.mark.parametrize(("fault", "words"), [("kill", "was ended by SIGKILL"), ("raise", "rank 1 failed")])
+def test_a_broken_rank_ends_the_others(fault: str, words: str) -> None:
+    found = run(str(TESTS / "support" / "ranks_fault.py"), "cuda", fault)
     assert found.returncode == RANK_LOST, found.stdout + found.stderr
-    assert "was ended by SIGKILL" in found.stderr
+    assert words in found.stderr
 
 
 def test_more_ranks_than_gpus_are_refused() -> None:

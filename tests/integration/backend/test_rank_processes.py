@@ -131,6 +131,14 @@ def test_a_rank_that_is_gone_is_noticed_by_whoever_asks_it(start: Start, losses:
     assert "rank 1" in losses.get(timeout=LONG_S)
 
 
+def test_rank_0_is_named_when_it_fails(start: Start, losses: "queue.Queue[str]") -> None:
+    ranks = start(2)
+    with pytest.raises(SystemExit):
+        ranks.fail(RuntimeError("out of memory"))
+    assert losses.get(timeout=LONG_S) == "rank 0 failed: out of memory"
+    wait_gone(ranks.pids)
+
+
 @pytest.mark.usefixtures("start")
 def test_ranks_do_not_outlive_rank_0() -> None:
     parent = subprocess.Popen([sys.executable, "-P", "-c", PARENT], stdout=subprocess.PIPE, text=True)

@@ -11,6 +11,8 @@ import pytest
 from support.tiny_k3 import write_tiny_k3
 from support.tiny_tokenizer import VOCAB_SIZE, write_tiny_tokenizer
 
+from k3agent.backend.errors import RANK_LOST_STATUS
+
 TESTS = Path(__file__).resolve().parents[2]
 LONG_S = 500
 
@@ -39,6 +41,15 @@ def check(*flags: str) -> None:
     assert found.stdout.count(" ok\n") == 2
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"), [("kill", "was ended by SIGKILL"), ("raise", "rank 1 failed: KeyError")]
+)
+def test_a_broken_rank_ends_the_others(fault: str, words: str) -> None:
+    found = run(str(TESTS / "support" / "ranks_fault.py"), "cpu", fault)
+    assert found.returncode == RANK_LOST_STATUS, found.stdout + found.stderr
+    assert words in found.stderr
+
+
 def engine(folder: Path, ranks: int, groups: int) -> dict[str, Any]:
     found = run(str(TESTS / "support" / "ranks_child.py"), str(folder), str(ranks), str(groups))
     assert found.returncode == 0, found.stderr
@@ -46,12 +57,16 @@ def engine(folder: Path, ranks: int, groups: int) -> dict[str, Any]:
 
 
 def test_an_engine_on_two_ranks_gives_the_tokens_of_one(tmp_path: Path) -> None:
-    """Requests side by side, with hits, aborts and preemptions, sampled by seed."""
+    """Requests side by side, with hits in memory and below it, guesses, aborts and preemptions."""
     write_tiny_k3(
         tmp_path, vocab_size=VOCAB_SIZE, moe_intermediate_size=64, linear_attn_config={"num_heads": 4}
     )
     write_tiny_tokenizer(tmp_path)
     expected = engine(tmp_path, 1, 1)
     found = engine(tmp_path, 2, 2)
-    assert expected["num_preempted"] == 2 and max(expected["num_cached"].values()) > 0
+    assert expected["num_preempted"] == 3 and expected["num_draft"] > 0
+    assert {tier for hit in expected["num_cached"].values() for tier in hit if hit[tier]} == {
+        "device",
+        "host",
+    }
     assert found == expected
