@@ -8,6 +8,7 @@ to do together.
 import logging
 import signal
 import sys
+import time
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -17,13 +18,15 @@ from torch import Tensor
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.ranks import StepPlan, backend_of
 from k3agent.backend.engine.runner import Runner, load_part
-from k3agent.backend.errors import PeerLostError
+from k3agent.backend.errors import BackendError, PeerLostError
 from k3agent.backend.parallel import groups
 from k3agent.backend.parallel.comm import GroupComm
 from k3agent.backend.parallel.processes import Raised, attach
 from k3agent.backend.parallel.shard import Shard
 
 log = logging.getLogger(__name__)
+
+_RANK_0_FIRST_S = 3.0
 
 
 class Worker:
@@ -95,8 +98,11 @@ def main(arguments: list[str]) -> int:
 
 def _last_words(life: Connection, error: Exception) -> int:
     by_peer = isinstance(error, PeerLostError)
+    if isinstance(error, BackendError) and not by_peer:
+        # a fault of the files is rank 0's to report: it finds the same, and this process ends with it
+        time.sleep(_RANK_0_FIRST_S)
     if not by_peer:
-        log.exception("cannot go on")
+        log.error("cannot go on", exc_info=error)
     words: Any = Raised(f"{type(error).__name__}: {error}", by_peer)
     try:
         life.send(words)

@@ -1,7 +1,9 @@
 """`k3agent serve --tp 2` as users start it: it answers like one rank, and no death of a rank leaves anything
 behind."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,7 +133,7 @@ def test_a_killed_rank_ends_the_server(start: Callable[..., Server], victim: int
     wait_gone(pids)
 
 
-def test_what_does_not_divide_is_refused_with_a_remedy(folder: Path) -> None:
+def test_what_cannot_be_served_is_refused_with_a_remedy(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "k3agent.backend.cli", "--model", str(folder), "--port", "0"]
     found = subprocess.run(
         [*command, "--tp", "3"], capture_output=True, text=True, timeout=LONG_S, check=False
@@ -142,3 +144,14 @@ def test_what_does_not_divide_is_refused_with_a_remedy(folder: Path) -> None:
         [*command, "--tp", "0"], capture_output=True, text=True, timeout=LONG_S, check=False
     )
     assert found.returncode == 2
+    shutil.copytree(folder, tmp_path / "damaged")
+    raw = json.loads((folder / "config.json").read_text())
+    raw["text_config"]["num_hidden_layers"] = 4
+    raw["text_config"]["linear_attn_config"]["full_attn_layers"] = [4]
+    (tmp_path / "damaged" / "config.json").write_text(json.dumps(raw))
+    command[command.index("--model") + 1] = str(tmp_path / "damaged")
+    found = subprocess.run(
+        [*command, "--tp", "2"], capture_output=True, text=True, timeout=LONG_S, check=False
+    )
+    assert found.returncode == 1
+    assert "have no place in the model" in found.stderr
