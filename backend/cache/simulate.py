@@ -43,7 +43,9 @@ class NoTensors:
 
 
 @dataclass(eq=False, slots=True)
-class _Sequence:
+class SimulatedSequence:
+    """A sequence of tokens that nobody computes."""
+
     token_ids: list[int]
     num_computed: int = 0
     num_exact: int = 0
@@ -109,7 +111,7 @@ class Replay:
 
     def _serve(self, request: TraceRequest) -> tuple[int, int]:
         cache, num_prompt = self.cache, len(request.prompt)
-        sequence = _Sequence(list(request.prompt))
+        sequence = SimulatedSequence(list(request.prompt))
         prefix = cache.match(sequence.token_ids)
         oracle = num_prompt - min(prefix.kv_len, num_prompt - 1)
         stops = cache.plan(prefix, num_prompt)
@@ -123,7 +125,7 @@ class Replay:
         cache.release(sequence)
         return num_prompt - begin, oracle
 
-    def _prefill(self, sequence: _Sequence, stops: list[int]) -> None:
+    def _prefill(self, sequence: SimulatedSequence, stops: list[int]) -> None:
         is_on_grid = sequence.num_computed == sequence.num_exact and sequence.num_computed % GRID == 0
         for stop in stops:
             self._advance(sequence, stop)
@@ -132,7 +134,7 @@ class Replay:
             if stop != stops[-1]:
                 self.cache.checkpoint(sequence)
 
-    def _advance(self, sequence: _Sequence, end: int) -> None:
+    def _advance(self, sequence: SimulatedSequence, end: int) -> None:
         if not self.cache.reserve(sequence, end):
             raise RuntimeError(f"the trace outgrew {_PAGES} pages of {PAGE_SIZE}")
         sequence.num_computed = end
@@ -141,7 +143,7 @@ class Replay:
         """Class B gives way to class A; how many tokens that computed."""
         num_tokens = 0
         while (token_ids := self.cache.next_inexact()) is not None:
-            sequence = _Sequence(token_ids)
+            sequence = SimulatedSequence(token_ids)
             prefix = self.cache.match(token_ids, exact_only=True)
             if not self.cache.adopt(sequence, prefix):
                 self.cache.skip_inexact(token_ids)
