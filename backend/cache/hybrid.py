@@ -314,7 +314,13 @@ class HybridCache:
         former = tenant.resumed_from
         tenant.resumed_from = deeper
         holding = self.holdings.get(id(tenant))
-        if former is deeper or (holding is not None and holding.is_background):
+        if former is deeper:
+            return
+        if holding is not None and holding.is_background:
+            # idle work goes where a turn went before; what only it came through is of no further use
+            if former is not None and former.num_uses == 0:
+                former.is_superseded = True
+                self.resident.value_again(former)
             return
         if former is not None:
             former.num_uses += 1

@@ -1,4 +1,4 @@
-"""`python -m k3agent.backend.cache.speed`: what the cache's own work costs on a large tree, without tensors."""
+"""`python -m k3agent.backend.cache.speed`: what the cache's own work costs on large trees; no tensors."""
 
 import argparse
 import statistics
@@ -55,6 +55,15 @@ def measure(work: Callable[[], object]) -> float:
     return statistics.median(times) * 1e3
 
 
+def _row(cache: HybridCache, known: list[int]) -> str:
+    turns = iter(range(10_000, 20_000))
+    match = measure(lambda: cache.drop(cache.match(known)))
+    turn = measure(lambda: _run(cache, [*known, *_new(next(turns))]))
+    page = measure(cache.resident.evict_page)
+    state = measure(cache.resident.evict_state)
+    return f"{match:8.2f} {turn:11.2f} {page * 1e3:17.0f} {state * 1e3:18.0f}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m k3agent.backend.cache.speed", description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="*", default=[2_000, 20_000, 100_000])
@@ -63,12 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     for num_nodes in options.nodes:
         cache = build(num_nodes, num_slots=200)
         known = [*_tokens(num_nodes * 2 // _DEPTH - 3, _DEPTH), 1]
-        turns = iter(range(10_000, 20_000))
-        match = measure(lambda known=known, cache=cache: cache.drop(cache.match(known)))
-        turn = measure(lambda known=known, cache=cache: _run(cache, [*known, *_new(next(turns))]))
-        page = measure(lambda cache=cache: cache.resident.evict_page())
-        state = measure(lambda cache=cache: cache.resident.evict_state())
-        print(f"{cache.tree.num_nodes:<10} {match:8.2f} {turn:11.2f} {page * 1e3:17.0f} {state * 1e3:18.0f}")
+        print(f"{cache.tree.num_nodes:<10}", _row(cache, known))
     return 0
 
 
