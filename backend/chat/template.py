@@ -57,7 +57,8 @@ class PlacedImage:
 @dataclass(slots=True)
 class Rendered:
     """A prompt. `channel` is where the model goes on writing; the last `num_stub` ids are not billed as
-    prompt; `anchors` are positions that other conversations are likely to share: the end of the system part.
+    prompt; `anchors` are positions that other requests are likely to share: the end of the system part, and
+    the end of the messages where something about this one answer follows.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -289,8 +290,12 @@ def render(
     conversation.write(history[:num_system])
     anchors = [len(writer.ids)] if writer.ids and num_system < len(history) else []
     conversation.write(history[num_system:])
-    if isinstance(tool_choice, str) and tool_choice in _CHOICE:
-        writer.control("tool-choice", _CHOICE[tool_choice])
+    has_choice = isinstance(tool_choice, str) and tool_choice in _CHOICE
+    if has_choice or response_format:
+        # what follows is said of this answer only: the next request goes on here
+        anchors.append(len(writer.ids))
+    if has_choice:
+        writer.control("tool-choice", _CHOICE[str(tool_choice)])
     if response_format:
         _write_response_format(writer, response_format)
     rendered = Rendered(writer.ids, anchors=anchors, images=writer.images)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 MAX_COMPILED = 64
 MAX_SCHEMA_CHARS = 1 << 20
-# an open-ended run of blanks is how small models lose themselves
-_OPTIONS: Any = {"whitespace_flexible": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+# compact, as Kimi's API answers; and an open-ended run of blanks is how small models lose themselves
+_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
 
 
 class JsonWalk:

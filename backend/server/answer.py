@@ -134,6 +134,9 @@ class ChatService:
                     case Prefilled():
                         num_cached = report.num_cached
                         yield Progress(report.num_computed, report.num_prompt, report.num_cached)
+                    case Generated() if answer.is_over:
+                        # the engine knows the stop strings, too, and should have ended
+                        break
                     case Generated():
                         now = time.perf_counter()
                         if last is not None:
@@ -141,8 +144,6 @@ class ChatService:
                         last = now
                         for event in answer.feed(report):
                             yield event
-                        if answer.is_over:
-                            break
                     case Finished():
                         finished = report
                     case Failed():

@@ -18,7 +18,9 @@ _FAMILIES = (
 )
 # what of the rest only grows
 _SUMS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens")
-_SUM_BEGINNINGS = ("evicted_", "preempted_", "draft_", "accepted_", "canonical_", "ignored_", "lost_")
+_SUM_BEGINNINGS = (
+    *("queried_", "evicted_", "preempted_", "draft_", "accepted_", "canonical_", "ignored_", "lost_"),
+)
 
 
 class Histogram:

@@ -111,7 +111,11 @@ def stop_strings(stop: object) -> tuple[str, ...]:
     strings = [stop] if isinstance(stop, str) else stop
     if not isinstance(strings, list) or len(strings) > 5 or not all(isinstance(s, str) for s in strings):
         refuse("stop must be a string or at most 5 strings")
-    if any(not 1 <= len(s.encode("utf-8", "surrogatepass")) <= 32 for s in strings):
+    try:
+        sizes = [len(text.encode()) for text in strings]
+    except UnicodeEncodeError:
+        refuse(f"a stop string is no Unicode text: {shown(strings)}")
+    if any(not 1 <= size <= 32 for size in sizes):
         refuse("each stop string must have 1 to 32 bytes")
     return tuple(strings)
 

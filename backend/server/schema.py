@@ -189,7 +189,7 @@ def schema_text(response_format: Json | None) -> str | None:
         case None:
             return None
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
-            return json.dumps(schema, ensure_ascii=False)
+            return json.dumps(schema)
     return '{"type": "object"}'
 
 

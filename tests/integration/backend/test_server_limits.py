@@ -112,10 +112,11 @@ def test_bad_bodies(open_server: Running, content: bytes, words: str) -> None:
 
 
 def test_what_is_no_unicode_is_taken_as_text(open_server: Running) -> None:
-    half = '{"model": "%s", "max_tokens": 2, "stop": "\\ud800", "messages": '
-    half += '[{"role": "user", "content": "\\ud800"}]}'
-    assert post_raw(open_server, (half % MODEL).encode()).status_code == 200
-    assert "not served" in error_of(post_raw(open_server, (half % "\\ud800").encode()), 404)
+    half = '{"model": "%s", "max_tokens": 2, "messages": [{"role": "user", "content": "\\ud800"}]%s}'
+    assert post_raw(open_server, (half % (MODEL, "")).encode()).status_code == 200
+    assert "not served" in error_of(post_raw(open_server, (half % ("\\ud800", "")).encode()), 404)
+    stop = half % (MODEL, ', "stop": "\\ud800"')
+    assert "no Unicode" in error_of(post_raw(open_server, stop.encode()), 400)
 
 
 @pytest.mark.parametrize(

@@ -75,14 +75,15 @@ def test_what_is_damaged_is_left_out(tokenizer: Tokenizer, tmp_path: Path, how: 
 
 def test_the_file_stays_small(tokenizer: Tokenizer, tmp_path: Path) -> None:
     file = tmp_path / "answers.bin"
+    size = len(spelled(tokenizer, "I think 59"))
     for number in range(60):
         text = f"I think {number}"
-        ids = spelled(tokenizer, text)
-        SampledAnswers(tokenizer, max_ids=3 * len(ids), file=file).remember(PROMPT, message(text), ids)
-    known = SampledAnswers(tokenizer, max_ids=3 * len(ids), file=file)
-    assert found(known, tokenizer, "I think 59") == ids
+        answers = SampledAnswers(tokenizer, max_ids=3 * size, file=file)
+        answers.remember(PROMPT, message(text), spelled(tokenizer, text))
+    known = SampledAnswers(tokenizer, max_ids=3 * size, file=file)
+    assert found(known, tokenizer, "I think 59") == spelled(tokenizer, "I think 59")
     assert found(known, tokenizer, "I think 9") is None
-    assert file.stat().st_size < 8 * (4 * len(ids) + 28)
+    assert file.stat().st_size < 8 * (4 * size + 28)
 
 
 def test_another_vocabulary_finds_nothing(tokenizer: Tokenizer, tmp_path: Path) -> None:
