@@ -2,8 +2,10 @@
 
 A sampled answer may spell its text with other tokens than the tokenizer would. Rendering it from the message
 then gives other ids, and the next request misses the prefix cache. So the ids are kept under a hash of the
-prompt and of the rendered answer, and put back when the client returns the message. A file keeps them for the
-next server, whose disk cache would miss otherwise.
+prompt and of the rendered answer, and put back when the client returns the message; also when it returns it
+without the reasoning or without blanks around the text, as many do. A file keeps them for the next server,
+whose disk cache would miss otherwise. What comes back in any other form is logged with the first token that
+differs.
 """
 
 import hashlib
@@ -21,6 +23,9 @@ from k3agent.backend.chat.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+_MAX_LATEST = 256
+"""Prompts whose answers are looked after, and how many answers of each."""
+_MAX_SAID = 4
 _MAGIC = b"K3A1"
 _KEY_BYTES = 16
 _ID_BYTES = array("I").itemsize
@@ -38,6 +43,9 @@ class SampledAnswers:
         self._tokenizer = tokenizer
         self._max_ids = max_ids
         self._num_bytes = 0
+        self.num_changed = 0
+        """Answers that came back in a form that nobody had sampled."""
+        self._latest: OrderedDict[bytes, list[bytes]] = OrderedDict()
         self._answers: OrderedDict[bytes, bytes] = OrderedDict()
         self._salt = hashlib.blake2b(tokenizer.decode_bytes(range(tokenizer.vocab_size)), digest_size=16)
         self._file = file
@@ -47,15 +55,22 @@ class SampledAnswers:
     def remember(
         self, prompt_ids: Sequence[int], message: Json, sampled_ids: Sequence[int], thinking: bool = True
     ) -> None:
-        """Keep `sampled_ids` if rendering `message` would give others."""
-        rendered = render_assistant(self._tokenizer, message, thinking)
+        """Keep `sampled_ids` for each form of `message` that rendering would give other ids for."""
         sampled = array("I", sampled_ids).tobytes()
-        if array("I", rendered).tobytes() == sampled or len(sampled_ids) > self._max_ids:
+        if len(sampled_ids) > self._max_ids:
             return
-        key = _extend(_extend(self._hash(), prompt_ids), rendered).digest()
-        self._keep(key, sampled)
-        if self._file is not None:
-            self._append(self._file, _record(key, sampled))
+        prompt = _extend(self._hash(), prompt_ids)
+        self._note(prompt.digest(), sampled)
+        keys: set[bytes] = set()
+        for form in _forms(message):
+            rendered = render_assistant(self._tokenizer, form, thinking)
+            key = _extend(prompt.copy(), rendered).digest()
+            if array("I", rendered).tobytes() == sampled or key in keys:
+                continue
+            keys.add(key)
+            self._keep(key, sampled)
+            if self._file is not None:
+                self._append(self._file, _record(key, sampled))
 
     def substitute(self) -> Substitute:
         """A look-up for one call of `render`; it hashes the growing prompt only once."""
@@ -64,18 +79,45 @@ class SampledAnswers:
 
         def look_up(before: list[int], rendered: list[int]) -> list[int] | None:
             nonlocal num_hashed
-            if not self._answers:
+            if not self._answers and not self._latest:
                 return None
             _extend(prefix, before[num_hashed:])
             num_hashed = len(before)
             key = _extend(prefix.copy(), rendered).digest()
             sampled = self._answers.get(key)
             if sampled is None:
+                self._tell_change(prefix.digest(), rendered)
                 return None
             self._answers.move_to_end(key)
             return array("I", sampled).tolist()
 
         return look_up
+
+    def _note(self, prompt: bytes, sampled: bytes) -> None:
+        """Remember what was said to a prompt, to see whether it comes back."""
+        said = self._latest.setdefault(prompt, [])
+        said.append(sampled)
+        del said[:-_MAX_SAID]
+        self._latest.move_to_end(prompt)
+        while len(self._latest) > _MAX_LATEST:
+            self._latest.popitem(last=False)
+
+    def _tell_change(self, prompt: bytes, rendered: Sequence[int]) -> None:
+        """Log where an answer that came back is not the one that was sampled."""
+        said = [array("I", ids).tolist() for ids in self._latest.get(prompt, ())]
+        if not said or list(rendered) in said:
+            return
+        place, ids = max((_num_common(ids, rendered), ids) for ids in said)
+        self.num_changed += 1
+        was, is_now = (self._tokenizer.decode(part[place : place + 8]) for part in (ids, list(rendered)))
+        log.warning(
+            "an answer of %d tokens came back changed: from token %d on it was %r and is %r; what follows is"
+            " computed again",
+            len(ids),
+            place,
+            was,
+            is_now,
+        )
 
     def _hash(self) -> "hashlib.blake2b":
         """Answers of another vocabulary are never found."""
@@ -116,6 +158,20 @@ class SampledAnswers:
         except OSError as error:
             self._file = None
             log.warning("answers are not kept for later servers: %s", error)
+
+
+def _forms(message: Json) -> Iterator[Json]:
+    """The forms in which clients send an answer back: as it was, without the reasoning, trimmed."""
+    bare = {**message, "reasoning_content": ""}
+    for form in (message, bare) if message.get("reasoning_content") else (message,):
+        yield form
+        content = form.get("content")
+        if isinstance(content, str) and content != content.strip():
+            yield {**form, "content": content.strip()}
+
+
+def _num_common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _record(key: bytes, ids: bytes) -> bytes:

@@ -58,7 +58,7 @@ async def test_requests_and_the_cache(client: EngineClient) -> None:
     assert "context length" in refused[0].message
 
 
-async def test_leaving_aborts(client: EngineClient) -> None:
+async def test_t41_leaving_aborts(client: EngineClient) -> None:
     async with aclosing(client.generate(add("long", max_tokens=5000))) as reports:
         async for report in reports:
             if isinstance(report, Generated):
