@@ -1,5 +1,7 @@
 """Pages and states through host memory: every byte comes back, in every layer, the tails too."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,10 +11,10 @@ from k3agent.backend.errors import BackendError  # noqa: E402
 from k3agent.backend.model.inputs import CacheTensors  # noqa: E402
 
 
-def storage(dtype: "torch.dtype", device: str = "cpu") -> TorchStorage:
+def storage(dtype: Any, device: str = "cpu") -> TorchStorage:
     generator = torch.Generator().manual_seed(0)
 
-    def fill(*shape: int, of: "torch.dtype") -> "torch.Tensor":
+    def fill(*shape: int, of: Any) -> Any:
         return torch.randn(shape, generator=generator).to(of).to(device)
 
     return TorchStorage(
@@ -24,13 +26,13 @@ def storage(dtype: "torch.dtype", device: str = "cpu") -> TorchStorage:
     )
 
 
-def tables(store: TorchStorage) -> "list[torch.Tensor]":
+def tables(store: TorchStorage) -> list[Any]:
     tensors = store.tensors
     return [*tensors.kda_states.values(), *tensors.conv_tails.values()]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_t23_a_state_comes_back_whole(dtype: "torch.dtype") -> None:
+def test_t23_a_state_comes_back_whole(dtype: Any) -> None:
     store = storage(dtype)
     saved = store.read_state(1)
     assert len(saved) == store.state_bytes
