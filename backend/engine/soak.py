@@ -293,18 +293,84 @@ class Soak:
         self.engine.cache.close()
 
 
+class Bitwise:
+    """Resumes on states of cold runs, each beside a cold run of the same prompt; in float32, as served."""
+
+    def __init__(
+        self, model: K3ForCausalLM, tokenizer: Tokenizer, folder: Path, seed: int, exactness: Exactness
+    ) -> None:
+        settings = EngineSettings(
+            model_dir=str(folder), grid=64, exactness=exactness, cache_bytes=2 << 20, speculation="off"
+        )
+        self.random = random.Random(seed)
+        self.num_hits = 0
+        self._warm, self._cold = (Engine(Runner(model, settings), tokenizer, settings) for _ in range(2))
+        self._known = [self._text(400)]
+
+    def compare(self) -> None:
+        """One more prompt; AssertionError unless its logits are equal to the bit."""
+        start = self.random.choice(self._known)
+        cut = self.random.randint(len(start) // 2, len(start))
+        prompt = start[:cut][-400:] + self._text(self.random.choice([1, 5, 70]))
+        self._cold.cache.clear()
+        expected, num_cached = self._logits(self._cold, prompt)
+        if num_cached:
+            raise AssertionError(f"the cold engine had {num_cached} tokens cached")
+        found, num_cached = self._logits(self._warm, prompt)
+        if not torch.equal(found, expected):
+            worst = float((found - expected).abs().max())
+            raise AssertionError(f"{num_cached} of {len(prompt)} tokens cached: logits differ by {worst}")
+        self.num_hits += num_cached > 0
+        self._known = [*self._known[-20:], prompt]
+
+    def _text(self, length: int) -> list[int]:
+        return self.random.choices(range(ALPHABET), k=length)
+
+    @staticmethod
+    def _logits(engine: Engine, prompt: list[int]) -> tuple[torch.Tensor, int]:
+        """Logits behind the prompt, and how many of its tokens were cached."""
+        seen: list[torch.Tensor] = []
+        runner, num_cached = engine._runner, 0
+        forward = runner.forward
+        runner.forward = lambda batch: seen.append(forward(batch)) or seen[-1]
+        params = SamplingParams(temperature=0, max_tokens=1)
+        try:
+            engine.add(Add(request_id="", token_ids=prompt, params=params))
+            while engine.has_work:
+                for report in engine.step():
+                    num_cached = report.num_cached if isinstance(report, Finished) else num_cached
+        finally:
+            del runner.forward
+        return next(logits for logits in seen if len(logits)), num_cached
+
+
+def soak_bitwise(folder: Path, tokenizer: Tokenizer, count: int, seed: int) -> None:
+    """Compare `count` prompts, half of them in each mode that promises equality."""
+    model = load_model(folder, torch.float32)
+    modes: tuple[Exactness, Exactness] = ("always", "idle")
+    for mode in modes:
+        pair = Bitwise(model, tokenizer, folder, seed, mode)
+        for _ in range(count // 2):
+            pair.compare()
+        print(f"{mode}: {pair.num_hits} hits among {count // 2} prompts, all equal to the bit")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run until the time or the number of steps is up; prints what was done."""
     parser = argparse.ArgumentParser(prog="k3agent.backend.engine.soak", description=__doc__)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bitwise", type=int, metavar="N", help="compare N resumes with cold runs instead")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     tokenizer = Tokenizer.from_dir(NANO)
     begun, done, sums = time.monotonic(), Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         write_smallest(Path(folder), tokenizer.vocab_size)
+        if options.bitwise is not None:
+            soak_bitwise(Path(folder), tokenizer, options.bitwise, options.seed)
+            return 0
         model = load_model(folder, torch.float64)
         for seed in itertools.count(options.seed):
             disk = Path(folder) / f"disk-{seed}" if seed % 2 else None

@@ -17,6 +17,7 @@ from k3agent.backend.engine.engine import Engine  # noqa: E402
 from k3agent.backend.engine.messages import (  # noqa: E402
     Add,
     EngineSettings,
+    Exactness,
     Failed,
     Finished,
     Generated,
@@ -26,7 +27,7 @@ from k3agent.backend.engine.messages import (  # noqa: E402
 )
 from k3agent.backend.engine.runner import Runner, Work  # noqa: E402
 from k3agent.backend.engine.sequence import Status  # noqa: E402
-from k3agent.backend.engine.soak import NANO, Naive, write_smallest  # noqa: E402
+from k3agent.backend.engine.soak import NANO, Bitwise, Naive, write_smallest  # noqa: E402
 from k3agent.backend.engine.taking import ENDS  # noqa: E402
 from k3agent.backend.model.k3 import K3ForCausalLM  # noqa: E402
 from k3agent.backend.model.weights import load_model  # noqa: E402
@@ -150,43 +151,15 @@ def test_t16_a_b_a(make: Make, naive: Naive) -> None:
     assert_idle(engine)
 
 
-def logits_of(engine: Engine, prompt: list[int]) -> tuple[Any, int]:
-    """Logits behind a prompt, and how many of its tokens were cached."""
-    seen: list[Any] = []
-    forward = engine._runner.forward
-
-    def spy(batch: list[Work]) -> Any:
-        logits = forward(batch)
-        seen.extend(logits.clone())
-        return logits
-
-    engine._runner.forward = spy  # type: ignore[method-assign]
-    try:
-        _, end = ask(engine, prompt, max_tokens=1)
-    finally:
-        del engine._runner.forward
-    return seen[0], end.num_cached
-
-
 @pytest.mark.parametrize("mode", ["always", "idle"])
-def test_t25_a_hit_on_a_cold_state_is_equal_to_the_bit(make: Make, folder: Path, mode: str) -> None:
+def test_t25_a_hit_on_a_cold_state_is_equal_to_the_bit(
+    folder: Path, tokenizer: Tokenizer, mode: Exactness
+) -> None:
     """In float32, at random points; in mode idle after the canonicaliser had its time."""
-    single = load_model(folder, torch.float32)
-    warm, cold = make(single, exactness=mode), make(single, exactness=mode)
-    dice = random.Random(7)
-    known = [ids(8, 400)]
-    num_hits = 0
-    for turn in range(60):
-        start = dice.choice(known)
-        prompt = start[: dice.randint(len(start) // 2, len(start))] + ids(turn, dice.choice([1, 5, 70]))
-        cold.cache.clear()
-        expected, num_cached = logits_of(cold, prompt)
-        assert num_cached == 0
-        found, num_cached = logits_of(warm, prompt)
-        assert torch.equal(found, expected), f"turn {turn}: {num_cached} of {len(prompt)} cached"
-        num_hits += num_cached > 0
-        known.append(prompt)
-    assert num_hits > 20
+    pair = Bitwise(load_model(folder, torch.float32), tokenizer, folder, 7, mode)
+    for _ in range(60):
+        pair.compare()
+    assert pair.num_hits > 20
 
 
 # --- C: speculation with caching
