@@ -90,6 +90,7 @@ class ChatService:
             token_ids=rendered.token_ids,
             params=replace(request.params, max_tokens=min(request.max_tokens or DEFAULT_MAX_TOKENS, room)),
             grammar=grammar,
+            channel=rendered.channel,
             checkpoint_at=tuple(rendered.anchors),
             images=tuple(rendered.images),
         )
