@@ -28,9 +28,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    ("ranks", "groups", "dtype"), [(2, 1, "float64"), (2, 2, "float32"), (4, 2, "float64")]
-)
+@pytest.mark.parametrize(("ranks", "groups", "dtype"), [(2, 1, "float32"), (4, 2, "float64")])
 def test_steps_hits_resumes_and_saved_states_equal_one_rank(ranks: int, groups: int, dtype: str) -> None:
     check("--ranks", str(ranks), "--expert-parallel", str(groups), "--dtype", dtype)
 
@@ -41,13 +39,10 @@ def check(*flags: str) -> None:
     assert found.stdout.count(" ok\n") == 2
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"), [("kill", "was ended by SIGKILL"), ("raise", "rank 1 failed: KeyError")]
-)
-def test_a_broken_rank_ends_the_others(fault: str, words: str) -> None:
-    found = run(str(TESTS / "support" / "ranks_fault.py"), "cpu", fault)
+def test_a_rank_that_fails_midway_ends_the_others() -> None:
+    found = run(str(TESTS / "support" / "ranks_fault.py"), "cpu", "raise")
     assert found.returncode == RANK_LOST_STATUS, found.stdout + found.stderr
-    assert words in found.stderr
+    assert "rank 1 failed: KeyError" in found.stderr
 
 
 def engine(folder: Path, ranks: int, groups: int) -> dict[str, Any]:
