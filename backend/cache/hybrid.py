@@ -101,6 +101,11 @@ class HybridCache:
         self.lower = LowerTiers(self._storage, host, disk)
         self.resident.below = self._restorer.lower = self.lower
 
+    @property
+    def min_cacheable_tokens(self) -> int:
+        """The shortest prefix that a later request can resume."""
+        return self._grid if self.exactness == "always" else 1
+
     # --- a sequence begins
 
     def match(self, token_ids: Sequence[int], *, exact_only: bool | None = None) -> Prefix:

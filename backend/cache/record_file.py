@@ -75,7 +75,9 @@ def write_file(path: Path, temporary: Path, header: Header, contents: list[tuple
     """Write beside, then rename: a reader sees all of it or nothing."""
     encoded = _encode(header)
     try:
-        with temporary.open("wb") as file:
+        # what is in a cache was in somebody's prompt
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(_PREAMBLE.pack(MAGIC, len(encoded), zlib.crc32(encoded)))
             file.write(encoded)
             for tokens, data in contents:
@@ -102,7 +104,7 @@ def read_header(path: Path) -> Header:
         raise TornFileError(f"{path.name} has a damaged header")
     try:
         header = _decode(encoded)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise TornFileError(f"{path.name} has a header of another form: {error}") from None
     if size != (wanted := part_offsets(header)[-1]):
         raise TornFileError(f"{path.name} has {size} bytes, its header says {wanted}")

@@ -71,6 +71,7 @@ def load(settings: EngineSettings, on_loss: Callable[[str], NoReturn] = end_proc
         load_s=load_s,
         device=str(runner.device),
         dtype=str(runner.model.dtype).removeprefix("torch."),
+        min_cacheable_tokens=engine.cache.min_cacheable_tokens,
     )
     return engine, ready
 

@@ -1,5 +1,7 @@
 """TorchStorage: the cache tensors behind page and slot numbers, and their way to host memory and back."""
 
+import ctypes
+import logging
 from collections.abc import Iterable
 
 import torch
@@ -8,6 +10,8 @@ from torch import Tensor
 from k3agent.backend.cache.interfaces import Buffer
 from k3agent.backend.errors import BackendError
 from k3agent.backend.model.inputs import CacheTensors
+
+log = logging.getLogger(__name__)
 
 _POISON = float("nan")
 
@@ -53,22 +57,23 @@ def _row_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor[0].numel() * tensor.element_size() for tensor in tensors)
 
 
-def _read(tensors: Iterable[Tensor], row: int, num_bytes: int) -> bytearray:
-    """The row of each tensor, one after another, in host memory.
+def _read(tensors: list[Tensor], row: int, num_bytes: int) -> Buffer:
+    """The row of each tensor, one after another, in host memory: pinned, if they lie on a GPU.
 
     The copy waits for the work queued before it on the device, so it never reads what is not written yet.
     """
-    data = bytearray(num_bytes)
+    is_on_gpu = bool(tensors) and tensors[0].is_cuda
+    data = pinned_buffer(num_bytes) if is_on_gpu else bytearray(num_bytes)
     begin = 0
     for tensor in tensors:
         begin += _host_view(data, begin, tensor[row]).copy_(tensor[row]).nbytes
     return data
 
 
-def _write(tensors: Iterable[Tensor], row: int, data: Buffer, num_bytes: int) -> None:
+def _write(tensors: list[Tensor], row: int, data: Buffer, num_bytes: int) -> None:
     if len(data) != num_bytes:
         raise BackendError(f"a cache record has {len(data)} bytes where the model wants {num_bytes}.")
-    writable = data if isinstance(data, bytearray) else bytearray(data)
+    writable = bytearray(data) if memoryview(data).readonly else data
     begin = 0
     for tensor in tensors:
         source = _host_view(writable, begin, tensor[row])
@@ -76,7 +81,26 @@ def _write(tensors: Iterable[Tensor], row: int, data: Buffer, num_bytes: int) ->
         begin += source.nbytes
 
 
-def _host_view(data: bytearray, begin: int, like: Tensor) -> Tensor:
+def pinned_buffer(num_bytes: int) -> bytearray | memoryview:
+    """Memory that the GPU copies to and from without a detour; ordinary memory when none is left of it.
+
+    Torch keeps what is freed for the next buffer of that size, so pinning is paid for once.
+    """
+    try:
+        return buffer_over(torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True))
+    except RuntimeError as error:
+        log.warning("no pinned memory for %d bytes, copies will be slower: %s", num_bytes, error)
+        return bytearray(num_bytes)
+
+
+def buffer_over(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor in host memory, which lives as long as the view does."""
+    block = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
+    block.tensor = tensor  # pyright: ignore[reportAttributeAccessIssue]  # keeps the memory alive
+    return memoryview(block).cast("B")
+
+
+def _host_view(data: Buffer, begin: int, like: Tensor) -> Tensor:
     """A tensor of the shape of `like` over the bytes from `begin` on."""
     if like.numel() == 0:
         return torch.empty_like(like, device="cpu")

@@ -55,7 +55,7 @@ class Worker:
             if name == "stop":
                 return
             if name == "read_state":
-                commands.send(self._storage.read_state(*arguments))
+                commands.send(bytes(self._storage.read_state(*arguments)))
             else:
                 self._operations[name](*arguments)
 

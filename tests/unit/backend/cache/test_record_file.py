@@ -1,5 +1,7 @@
 """A file of the disk tier is whole or is not used: any cut and any changed bit is noticed."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k3agent.backend.cache.record_file import (
+    MAGIC,
     Header,
     Part,
     TornFileError,
@@ -85,6 +88,35 @@ def test_any_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, content
     path.write_bytes(content)
     with pytest.raises(TornFileError):
         read_header(path)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        b"[]",
+        b"{}",
+        b"null",
+        b"[" * 100_000,
+        b'["pages","mark",0,[true],[],0,[["zz",1,1,1]]]',
+        b'["pages","mark",0,[true],[],0,[["00",-1,1,1]]]',
+        b'["pages","mark",0,[],[],0,[["00",1,1,1]]]',
+        b'["pages","mark",Infinity,[true],[],0,[["00",1,1,1]]]',
+        b'["state","mark",0,[true],["x"],0,[["00",0,1,1]]]',
+        b'["other","mark",0,[true],[],0,[["00",0,1,1]]]',
+        b'["state",7,0,[true],[],0,[["00",0,1,1]]]',
+        b'["state","mark",0,[true],[],0,[[5,0,1,1]]]',
+        b'["state","mark",0,[true],[],0,[["00",0,99999999999999,1]]]',
+    ],
+)
+def test_odd_headers_are_refused(tmp_path: Path, encoded: bytes) -> None:
+    path = tmp_path / "odd.k3c"
+    path.write_bytes(struct.pack("<8sII", MAGIC, len(encoded), zlib.crc32(encoded)) + encoded)
+    with pytest.raises(TornFileError):
+        read_header(path)
+
+
+def test_only_the_owner_can_read(tmp_path: Path) -> None:
+    assert write(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

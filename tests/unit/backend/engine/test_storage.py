@@ -1,12 +1,16 @@
 """Pages and states through host memory: every byte comes back, in every layer, the tails too."""
 
+import gc
+import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from k3agent.backend.engine.storage import TorchStorage  # noqa: E402  # after the skip
+from k3agent.backend.engine import storage as module  # noqa: E402  # after the skip
+from k3agent.backend.engine.storage import TorchStorage, buffer_over  # noqa: E402
 from k3agent.backend.errors import BackendError  # noqa: E402
 from k3agent.backend.model.inputs import CacheTensors  # noqa: E402
 
@@ -78,6 +82,29 @@ def test_a_spoiled_slot_shows() -> None:
     store.poison_state(2)
     assert all(table[2].isnan().all() for table in tables(store))
     assert not any(table[1].isnan().any() for table in tables(store))
+
+
+def test_buffers_over_tensors_are_buffers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a GPU has them, pinned; here without the pinning."""
+
+    def read(tensors: Any, row: int, num_bytes: int) -> memoryview:
+        data = buffer_over(torch.empty(num_bytes, dtype=torch.uint8))
+        data[:] = plain(tensors, row, num_bytes)
+        return data
+
+    plain = module._read
+    store = storage(torch.bfloat16)
+    expected = bytes(store.read_state(1))
+    monkeypatch.setattr(module, "_read", read)
+    saved = store.read_state(1)
+    gc.collect()
+    assert isinstance(saved, memoryview) and not saved.readonly
+    assert bytes(saved) == expected and len(saved) == store.state_bytes
+    assert zlib.crc32(saved) == zlib.crc32(expected)
+    (tmp_path / "file").write_bytes(saved)
+    assert (tmp_path / "file").read_bytes() == expected
+    store.write_state(2, saved)
+    assert bytes(store.read_state(2)) == expected
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
