@@ -238,6 +238,12 @@ class Session:
         """What a killed process had received of an answer (JSON); it is no part of the conversation."""
         return self._store.draft(self.id)
 
+    @property
+    def has_open_turn(self) -> bool:
+        """A killed process left the last turn without an end: `continue_turn` goes on with it."""
+        last = self._store.last_turn(self.id)
+        return last is not None and last.outcome is None
+
     def subscribe(self, reader: Callable[[AnyEvent], None]) -> None:
         """`reader` is called synchronously with every event from now on, and must be quick."""
         self._emitter.subscribe(reader)

@@ -54,10 +54,13 @@ PARAGRAPH = (
     "The loader reads `config.toml` first, then the environment. **Later layers win**, so flags beat files. "
     "See `load_settings` for the order and for what happens with unknown keys.\n\n"
 )
-CODE = (
-    "```python\ndef load(path: str) -> dict[str, int]:\n    with open(path) as file:\n        return parse(file)\n"
-    "```\n\n"
-)
+CODE = """```python
+def load(path: str) -> dict[str, int]:
+    with open(path) as file:
+        return parse(file)
+```
+
+"""
 
 
 class Terminal:

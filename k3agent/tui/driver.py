@@ -180,10 +180,10 @@ class Driver:
         if ended is None or ended.outcome is TurnOutcome.SUCCESS:
             self._next()
 
-    def interrupt(self) -> bool:
+    def interrupt(self, reason: str) -> bool:
         if self.session is None or not self.is_busy:
             return False
-        self.session.interrupt("the user pressed Esc")
+        self.session.interrupt(reason)
         return True
 
     # --- the end ---

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from k3agent.tui.widgets.answer import AnswerBlock
 from k3agent.tui.widgets.block import Block
-from k3agent.tui.widgets.message import NoticeBlock, UserBlock
+from k3agent.tui.widgets.message import DraftBlock, NoticeBlock, UserBlock
 from k3agent.tui.widgets.reasoning import ReasoningBlock
 from k3agent.tui.widgets.toolcall import ToolBlock
 from k3agent.types import Finish, ImagePart, Message, Origin, ReasoningPart, Role, TextPart, ToolCall
@@ -51,6 +52,17 @@ def message_blocks(message: Message) -> list[Block]:
     if message.finish is Finish.INTERRUPTED:
         blocks.append(NoticeBlock("interrupted here", "warning", has_gap=False))
     return blocks
+
+
+def draft_block(draft: str | None) -> DraftBlock | None:
+    """What is shown of a draft (JSON of step.py); nothing where it has no words."""
+    try:
+        found = json.loads(draft or "{}")
+    except ValueError:
+        return None
+    words = [str(found.get(name, "")).strip() for name in ("reasoning", "text")]
+    text = "\n\n".join(part for part in words if part)
+    return DraftBlock(text) if text else None
 
 
 def harness_blocks(message: Message) -> list[Block]:

@@ -44,6 +44,7 @@ from k3agent.tui.widgets.transcript import Transcript
 from k3agent.types import Message, Role, Usage
 
 MAX_FPS = 20
+USER_INTERRUPT = "the user pressed Esc"
 OUTCOMES = {
     TurnOutcome.SUCCESS: "done",
     TurnOutcome.CHECKS_FAILED: "a check fails",
@@ -263,8 +264,6 @@ class Presenter:
                     self._answer.finish(block.text)
                     self._transcript.touch(self._answer)
                     self._answer = None
-            elif isinstance(block, NoticeBlock):
-                self.add(block)
         self._end_step(keep_calls=bool(message.calls))
 
     def _end_step(self, *, keep_calls: bool) -> None:
@@ -340,11 +339,12 @@ class Presenter:
         self._status.hint = ""
         figures_ = [
             OUTCOMES.get(event.outcome, event.outcome.value.removeprefix("error_").replace("_", " ")),
-            f"{self._num_steps} step{'s' if self._num_steps != 1 else ''}",
+            f"{self._num_steps} step{'s' if self._num_steps != 1 else ''}" if self._num_steps else "",
             figures.usage_line(self._turn_usage, self._status.cost_usd - self._cost_before),
             figures.seconds(time.monotonic() - self._turn_started),
         ]
         is_bad = event.outcome not in (TurnOutcome.SUCCESS, TurnOutcome.INTERRUPTED)
-        detail = event.detail if event.outcome is not TurnOutcome.SUCCESS else ""
+        is_said = event.outcome is TurnOutcome.SUCCESS or event.detail == USER_INTERRUPT
+        detail = "" if is_said else event.detail
         level = "error" if is_bad else "warning"
         self.add(TurnEndBlock(" · ".join(part for part in figures_ if part), detail, level))

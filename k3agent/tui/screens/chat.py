@@ -22,12 +22,13 @@ from k3agent.events import (
 )
 from k3agent.tui.driver import Driver
 from k3agent.tui.files import FileIndex
+from k3agent.tui.history import draft_block
 from k3agent.tui.keymap import CHAT_KEYS, bindings
 from k3agent.tui.presenter import Presenter
 from k3agent.tui.safe import safe_line
 from k3agent.tui.screens.chatkeys import ChatKeys
 from k3agent.tui.widgets.approval import Request
-from k3agent.tui.widgets.message import NoticeBlock, WelcomeBlock
+from k3agent.tui.widgets.message import WelcomeBlock
 
 if TYPE_CHECKING:
     from k3agent.agent.session import Session
@@ -104,10 +105,11 @@ class ChatScreen(ChatKeys):
         else:
             self.presenter.touch(self.welcome)
         self.todos.set_items(session.todo)
-        if session.draft:
-            self.presenter.add(
-                NoticeBlock("An answer was being written when k3agent was stopped. /continue goes on.")
-            )
+        if session.has_open_turn:
+            draft = draft_block(session.draft)
+            if draft is not None:
+                self.presenter.add(draft)
+            self.notice("k3agent was stopped in this turn: /continue goes on with it.", "warning")
         self.app.set_title(f"k3agent {self.app.options.cwd.name}")
 
     def _tell_later(self, text: str) -> None:

@@ -119,6 +119,16 @@ class ChatBase(Screen[None]):
         self.line.status.hint = text
         self.line.changed()
 
+    def say_briefly(self, text: str, seconds: float = 3.0) -> None:
+        """A hint that goes away by itself."""
+        self.hint(text)
+
+        def clear() -> None:
+            if self.line.status.hint == text:
+                self.hint("")
+
+        self.set_timer(seconds, clear)
+
     def focus_prompt(self) -> None:
         if self.app.screen is self:
             self.prompt.focus()

@@ -9,6 +9,7 @@ from textual import work
 
 from k3agent.errors import K3AgentError
 from k3agent.tui.commands import MODES, Command
+from k3agent.tui.presenter import USER_INTERRUPT
 from k3agent.tui.screens.typing import TypingChat
 from k3agent.tui.widgets.answer import AnswerBlock
 from k3agent.tui.widgets.message import UserBlock, WelcomeBlock
@@ -47,7 +48,7 @@ class ChatKeys(TypingChat):
         elif self.transcript.query_text:
             self.transcript.query_text = ""
             self.transcript.refresh()
-        elif self.stop_shell() or self.driver.interrupt():
+        elif self.stop_shell() or self.driver.interrupt(USER_INTERRUPT):
             self.line.status.begin("interrupting")
             self.line.changed()
         elif self.focused is not self.prompt:
@@ -63,16 +64,15 @@ class ChatKeys(TypingChat):
         if selected:
             self.app.copy_to_clipboard(selected)
             self.clear_selection()
-            self.app.notify("copied", timeout=1.5)
+            self.say_briefly("copied")
         elif self.prompt.text:
             self.prompt.clear_all()
         elif time.monotonic() - self._quit_asked_at < TWICE_S:
             self.action_leave_now()
         else:
             self._quit_asked_at = time.monotonic()
-            self.driver.interrupt()
-            self.hint("Ctrl+C again to quit")
-            self.set_timer(TWICE_S, lambda: self.hint(""))
+            self.driver.interrupt(USER_INTERRUPT)
+            self.say_briefly("Ctrl+C again to quit", TWICE_S)
 
     def action_leave(self) -> None:
         if self.prompt.text:
@@ -169,10 +169,10 @@ class ChatKeys(TypingChat):
 
     def _copy(self, text: str, what: str) -> None:
         if not text:
-            self.app.notify(f"nothing to copy: {what}", severity="warning", timeout=2)
+            self.say_briefly(f"nothing to copy: {what}")
             return
         self.app.copy_to_clipboard(text)
-        self.app.notify(f"copied {what} ({len(text):,} characters)", timeout=2)
+        self.say_briefly(f"copied {what} ({len(text):,} characters)")
 
     # --- other screens ---
 

@@ -105,6 +105,22 @@ class WelcomeBlock(Block):
         return "\n".join(f"{name} {text}" for name, text in self.entries)
 
 
+class DraftBlock(Block):
+    """What a killed process had received of an answer: shown dim, no part of the conversation."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = safe(text)
+
+    def rows(self, width: int, palette: Palette) -> list[Row]:
+        bar: Row = [Segment("┊ ", palette.style("faint"))]
+        return indent(wrap(Text(self.text, style=palette.style("faint", italic=True)), width - 2), bar, bar)
+
+    @property
+    def plain(self) -> str:
+        return self.text
+
+
 class TurnEndBlock(Block):
     """How a turn ended and what it took: one dim line, and what went wrong in words."""
 

@@ -1,0 +1,188 @@
+"""Journeys through the installed UI in tmux: they wait for text on the screen, never for time."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from k3agent.providers.scripted import ScriptedCall, ScriptedServer, Step, serving
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+PATIENCE_S = 90.0
+PROGRAM = "import sys; from k3agent.cli import main; sys.exit(main())"
+
+
+class Pane:
+    """The UI in a tmux server of its own."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.num_started = 0
+        self.root, self.url = root, url
+        self.workspace = root / "ws"
+        self.workspace.mkdir(exist_ok=True)
+
+    def tmux(self, *words: str) -> str:
+        argv = ["tmux", "-S", str(self.socket), "-f", "/dev/null", *words]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, f"tmux {words}: {done.stderr}"
+        return done.stdout
+
+    @property
+    def socket(self) -> Path:
+        # A new server each time: one that is just ending would take the new session with it.
+        return self.root / f"tmux{self.num_started}"
+
+    def start(self, *words: str, size: tuple[int, int] = (100, 32)) -> None:
+        self.num_started += 1
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.root / "user"),
+            "K3AGENT_HOME": str(self.root / "home"),
+            "OPENAI_BASE_URL": self.url,
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "LANG": "C.UTF-8",
+            "TERM": "tmux-256color",
+        }
+        command = ["env", "-i", *(f"{name}={value}" for name, value in environ.items())]
+        command += [sys.executable, "-P", "-c", PROGRAM, *words]
+        width, height = map(str, size)
+        # The shell stays, so that what is printed at the end can be read.
+        line = f"{shlex.join(command)}; echo ended with $?; exec cat"
+        self.tmux("new-session", "-d", "-x", width, "-y", height, "-c", str(self.workspace), line)
+        self.tmux("set-option", "-g", "status", "off")
+
+    @property
+    def shown(self) -> str:
+        return self.tmux("capture-pane", "-p")
+
+    def until(self, *texts: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(text in self.shown for text in texts):
+            assert time.monotonic() < deadline, f"{texts} did not come:\n{self.shown}"
+            time.sleep(0.1)
+
+    def until_gone(self, text: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while text in self.shown:
+            assert time.monotonic() < deadline, f"{text} stayed:\n{self.shown}"
+            time.sleep(0.1)
+
+    def type(self, text: str) -> None:
+        self.tmux("send-keys", "-l", text)
+
+    def keys(self, *names: str) -> None:
+        self.tmux("send-keys", *names)
+
+    def stop(self) -> None:
+        subprocess.run(["tmux", "-S", str(self.socket), "kill-server"], capture_output=True, check=False)
+
+    def pid(self) -> int:
+        """The UI's own process, a child of the pane's shell."""
+        shell = int(self.tmux("display-message", "-p", "#{pane_pid}"))
+        children = Path(f"/proc/{shell}/task/{shell}/children").read_text().split()
+        return int(children[0])
+
+
+def script() -> list[Step]:
+    return [
+        Step(
+            reasoning="A file is wanted.",
+            calls=(ScriptedCall(name="shell", arguments={"command": "touch made"}),),
+        ),
+        Step(text="The file **made** is there."),
+        Step(text="long " * 4_000, piece=20, piece_delay_s=0.05),
+        Step(text="Understood."),
+    ]
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with serving(script()) as running:
+        yield running
+
+
+@pytest.fixture
+def pane(tmp_path: Path, server: ScriptedServer) -> Iterator[Pane]:
+    pane = Pane(tmp_path, server.url)
+    yield pane
+    pane.stop()
+
+
+def test_type_approve_interrupt_resize_leave_resume(pane: Pane, server: ScriptedServer) -> None:
+    pane.start()
+    pane.until("What shall be done?")
+    # Keys and Enter in one go: nothing overtakes anything.
+    pane.type("make the file")
+    pane.keys("Enter")
+    pane.until("❯ make the file", "May shell do this?", "$ touch made")
+    assert not (pane.workspace / "made").exists()
+    pane.until_gone("keys answer after a pause")
+    pane.keys("y")
+    pane.until("The file made is there.", "done · 2 steps")
+    assert (pane.workspace / "made").exists()
+    pane.type("tell a long story")
+    pane.keys("Enter")
+    pane.until("long long long")
+    pane.keys("Escape")
+    pane.until("interrupted · ")
+    pane.tmux("resize-window", "-x", "60", "-y", "24")
+    pane.until("What shall be done?")
+    assert all(len(line) <= 60 for line in pane.shown.splitlines())
+    pane.keys("C-d")
+    pane.until("To go on with this session: k3agent resume", "ended with 0")
+    pane.stop()
+    pane.start("-c")
+    pane.until("❯ tell a long story", "interrupted here")
+    pane.type("go on")
+    pane.keys("Enter")
+    pane.until("Understood.")
+    assert len(server.requests) == 4
+
+
+def test_a_paste_is_folded_and_sent_whole(pane: Pane, server: ScriptedServer) -> None:
+    pane.start("--permission-mode", "auto")
+    pane.until("What shall be done?", "scripted")
+    text = "\n".join(f"line {number}" for number in range(2_000))
+    (pane.root / "paste").write_text(text)
+    pane.tmux("load-buffer", str(pane.root / "paste"))
+    pane.tmux("paste-buffer", "-p")
+    pane.until("[pasted #1: 2,000 lines]")
+    pane.keys("Enter")
+    pane.until("The file made is there.")
+    sent = server.requests[0].json["messages"][-1]["content"]
+    assert "line 1999" in str(sent)
+
+
+def test_killed_in_mid_answer_and_gone_on_with(pane: Pane) -> None:
+    pane.start("--permission-mode", "auto")
+    pane.until("scripted")
+    pane.type("make the file")
+    pane.keys("Enter")
+    pane.until("done · 2 steps")
+    pane.type("tell a long story")
+    pane.keys("Enter")
+    pane.until("long long long")
+    os.kill(pane.pid(), signal.SIGKILL)
+    pane.until("ended with 137")
+    pane.stop()
+    pane.start("-c")
+    pane.until("❯ tell a long story", "/continue goes on")
+    pane.type("/continue")
+    pane.keys("Enter")
+    pane.until("Understood.", "done · 1 step")
+
+
+def test_a_signal_ends_it_in_good_order(pane: Pane) -> None:
+    pane.start()
+    pane.until("scripted")
+    os.kill(pane.pid(), signal.SIGTERM)
+    pane.until("ended with 143")
