@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from k3agent.backend.cache.hybrid import HybridCache, Prefix
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.engine.sequence import Sequence, Status
+from k3agent.backend.engine.siblings import SharedBeginnings
 from k3agent.backend.errors import BadRequestError, CacheFullError
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class Scheduler:
         self._on_admitted = on_admitted
         self.refused: list[tuple[Sequence, str]] = []
         """Sequences that turned out to be impossible, with the reason; whoever reads it empties it."""
+        self._siblings = SharedBeginnings(limits.chunk if limits.on_grid_only else PAGE_SIZE)
         self._arrivals = 0
         self._order: dict[Sequence, int] = {}
         self._num_left = 0
@@ -113,12 +115,14 @@ class Scheduler:
         """Forget a sequence; what it holds of the cache is the caller's to give back."""
         queue = self.running if sequence in self.running else self.waiting
         queue.remove(sequence)
+        self._siblings.forget(sequence)
         self._order.pop(sequence, None)
         self._num_left += 1
 
     def preempt(self, sequence: Sequence, publish: bool = True) -> None:
         """Give back all it holds and let it wait again. `publish` False: what it computed is not trusted."""
         self.running.remove(sequence)
+        self._siblings.forget(sequence)
         self._num_left += 1
         if publish and sequence.num_computed > 0:
             self._cache.checkpoint(sequence, give_slot=True)
@@ -134,11 +138,13 @@ class Scheduler:
 
     def _admit(self) -> None:
         self.wait_reason = ""
-        while self.waiting:
+        for sequence in list(self.waiting):
             if len(self.running) >= self._limits.max_running:
                 self.wait_reason = f"{len(self.running)} requests run already"
                 return
-            sequence = self.waiting[0]
+            if self._siblings.leader(sequence, self.running) is not None:
+                self.wait_reason = "another request computes the same beginning"
+                continue
             stuck = (sequence, self._num_left)
             if self._stuck == stuck or not self._enter(sequence):
                 if self.running:
@@ -150,7 +156,7 @@ class Scheduler:
                 text = f"the cache has no room for {len(sequence.token_ids)} tokens; raise --cache-bytes"
                 self.refused.append((sequence, text))
                 continue
-            self.waiting.popleft()
+            self.waiting.remove(sequence)
             self.running.append(sequence)
             self.running.sort(key=lambda s: self._order[s])
             sequence.clock.admitted_at = self.num_steps
