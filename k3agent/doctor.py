@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from k3agent import __version__
-from k3agent.config.paths import data_home, user_config
+from k3agent.config.paths import data_home, prefix_cache, user_config
 from k3agent.config.settings import Settings, load_settings
 from k3agent.errors import ConfigError, K3AgentError, ProviderError
 from k3agent.providers.bundled import (
@@ -63,6 +63,7 @@ def examine(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
         _home(home),
         *_session_store(home),
         *_servers(home, environ, cwd),
+        *_prefix_cache(environ),
         *_configuration(environ, cwd),
     ]
 
@@ -241,6 +242,24 @@ def _servers(home: Path, environ: Mapping[str, str], cwd: Path) -> list[Finding]
         )
         for model, state in running_servers(home)
     ]
+
+
+def _prefix_cache(environ: Mapping[str, str]) -> list[Finding]:
+    """What local servers keep on disk, so that the next one need not read a session again."""
+    folder = prefix_cache(environ)
+    if not folder.is_dir():
+        return []
+    size = sum(map(_size, folder.rglob("*")))
+    text = f"{folder}, {size >> 20} MB of what was said to local models. To empty it: rm -r {folder}"
+    return [Finding(name="prefix cache", state="ok", text=text)]
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except OSError:
+        # A server has removed it meanwhile.
+        return 0
 
 
 def _memory(leader: int) -> str:

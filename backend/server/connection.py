@@ -8,6 +8,7 @@ import asyncio
 import json
 import socket
 import struct
+import uuid
 from functools import partial
 from typing import Any
 
@@ -89,6 +90,7 @@ class Connection(H11Protocol):
             "content-type": "application/json",
             "content-length": str(len(body)),
             "connection": "close",
+            "x-trace-id": uuid.uuid4().hex,
             **error.headers,
         }
         try:

@@ -16,6 +16,7 @@ from k3agent.backend.engine.messages import SamplingParams
 from k3agent.backend.server.conversation import check_messages
 from k3agent.backend.server.fields import boolean, integer, refuse, shown
 from k3agent.backend.server.sampling import Profile, read_sampling
+from k3agent.backend.server.subset import check_subset
 
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,255}")
 _MAX_SCHEMA_CHARS = 120_000
@@ -58,6 +59,8 @@ def parse_chat(body: object, profile: Profile) -> ChatRequest:
     request.all_tools = [*request.tools, *checked_dynamic(checked.dynamic_tools)]
     _check_duplicates(request.all_tools)
     _read_output(request, body)
+    if profile.is_strict:
+        _check_subset(request)
     _read_thinking(request, body, profile)
     _read_tool_choice(request, body, profile)
     request.params = read_sampling(body, profile, request.thinking, request.ignored)
@@ -106,6 +109,17 @@ def checked_dynamic(groups: Sequence[tuple[int, object]]) -> list[Json]:
             refuse(f"messages[{position}].tools must be an array")
         found += check_tools(tools, f"messages[{position}].tools")
     return found
+
+
+def _check_subset(request: ChatRequest) -> None:
+    """The schemas whose makers wanted them kept to, which is the default."""
+    for tool in request.all_tools:
+        function = tool["function"]
+        if function.get("strict") is not False and function.get("parameters"):
+            check_subset(function["parameters"], "tools.function.parameters")
+    match request.response_format:
+        case {"json_schema": {"schema": dict(schema), **outer}} if outer.get("strict") is not False:
+            check_subset(schema, "response_format.json_schema.schema")
 
 
 def _check_duplicates(tools: list[Json]) -> None:

@@ -23,6 +23,15 @@ def user_config(environ: Mapping[str, str]) -> Path:
     return folder / "k3agent" / "config.toml"
 
 
+def prefix_cache(environ: Mapping[str, str]) -> Path:
+    """Where local servers keep prefixes unless told otherwise. The same rule stands in the backend, which
+    imports nothing from here.
+    """
+    base = environ.get("XDG_CACHE_HOME")
+    folder = Path(base) if base and Path(base).is_absolute() else _home(environ) / ".cache"
+    return folder / "k3agent" / "prefixes"
+
+
 def repository_root(cwd: Path) -> Path:
     """The nearest folder upwards with a `.git`, else `cwd` itself."""
     for folder in (cwd, *cwd.parents):

@@ -142,3 +142,19 @@ def test_the_memory_of_an_engine_is_that_of_all_its_processes() -> None:
         time.sleep(0.05)
     process.communicate(b"\n", timeout=60)
     assert doctor._memory(process.pid) == ""
+
+
+def test_what_local_servers_keep_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"HOME": str(tmp_path), "XDG_CACHE_HOME": "relative"}
+    assert doctor._prefix_cache(environ) == []
+    folder = tmp_path / ".cache" / "k3agent" / "prefixes"
+    (folder / "states").mkdir(parents=True)
+    (folder / "states" / "x").write_bytes(bytes(3 << 20))
+    (found,) = doctor._prefix_cache(environ)
+    assert (found.state, f"{folder}, 3 MB" in found.text, "rm -r" in found.text) == ("ok", True, True)
+    # the server, which shares no code with the doctor, writes there
+    from k3agent.backend.disk_cache import default_folder
+
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert default_folder() == folder

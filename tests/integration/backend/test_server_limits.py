@@ -169,6 +169,7 @@ def test_half_a_request_and_gone(open_server: Running) -> None:
 def test_what_is_no_http_is_answered_in_json(open_server: Running, data: bytes) -> None:
     answer = talk(open_server, data)
     assert answer.startswith(b"HTTP/1.1 400"), answer[:200]
+    assert b"x-trace-id: " in answer
     assert body_of(answer)["error"]["type"] == "invalid_request_error"
 
 
