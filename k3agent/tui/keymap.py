@@ -33,7 +33,7 @@ class Key:
 
 PROMPT_KEYS = (
     Key("submit", "enter", "submit", "send; while a turn runs: queue it", True),
-    Key("newline", "ctrl+j,shift+enter,alt+enter", "newline", "a new line (also: \\ and Enter)", True),
+    Key("newline", "ctrl+j,shift+enter", "newline", "a new line (also: \\ and Enter)", True),
     Key("steer", "ctrl+s", "steer", "send into the running turn, after its running calls", True),
     Key("history-back", "ctrl+up", "history(-1)", "earlier prompt (also: Up on the first line)", True),
     Key("history-forward", "ctrl+down", "history(1)", "later prompt (also: Down on the last line)", True),
@@ -43,7 +43,7 @@ CHAT_KEYS = (
     Key("interrupt", "escape", "escape", "close what is open; interrupt the turn; twice: rewind"),
     Key("quit", "ctrl+c", "quit_or_clear", "copy the selection; clear the prompt; twice: quit", True),
     Key("leave", "ctrl+d", "leave", "quit, when the prompt is empty", True),
-    Key("mode", "shift+tab", "cycle_mode", "next permission mode: default, accept-edits, auto, plan", True),
+    Key("mode", "shift+tab", "cycle_mode", "next permission mode", True),
     Key("focus", "tab", "switch_focus", "between prompt and transcript, or to the question", True),
     Key("page-up", "pageup", "page(-1)", "scroll back", True),
     Key("page-down", "pagedown", "page(1)", "scroll on", True),
@@ -149,6 +149,9 @@ def keys_of(key: Key, own: dict[str, str]) -> str:
 
 
 def _shown(name: str) -> str:
-    parts = [part.capitalize() if len(part) > 1 else part for part in name.split("+")]
+    *modifiers, last = name.split("+")
+    # A bare letter is itself; with a modifier it is written as on the key.
+    last = last.upper() if modifiers and len(last) == 1 else last
+    parts = [part.capitalize() if len(part) > 1 else part for part in (*modifiers, last)]
     words = {"Escape": "Esc", "Pageup": "PgUp", "Pagedown": "PgDn"}
     return "+".join(words.get(part, part) for part in parts)

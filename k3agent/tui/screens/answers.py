@@ -61,7 +61,7 @@ class AnsweringChat(ChatBase):
             if request.choices and not self.prompt.text:
                 self.hint("a number, or Tab and your own words")
                 self.panel.focus()
-        elif self.prompt.text or self.app.screen is not self:
+        elif self.prompt.text or not self.is_current:
             self.hint("Tab to answer the question")
         else:
             self.panel.focus()

@@ -123,6 +123,9 @@ class ChatScreen(ChatKeys):
             self.presenter.touch(self.welcome)
 
     def _session_event(self, event: AnyEvent) -> None:
+        if not self.is_running:
+            # The screen is gone already; the session ends in good order without it.
+            return
         match event:
             case CallProposed():
                 self.arguments[event.call_id] = event.arguments

@@ -130,7 +130,7 @@ class ChatBase(Screen[None]):
         self.set_timer(seconds, clear)
 
     def focus_prompt(self) -> None:
-        if self.app.screen is self:
+        if self.is_current:
             self.prompt.focus()
 
     def toggle_todos(self) -> None:

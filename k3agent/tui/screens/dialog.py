@@ -72,7 +72,7 @@ class ListScreen(ModalScreen[Result]):
     DEFAULT_CSS = """
     ListScreen .list { height: 1fr; border: none; background: $background; padding: 0; }
     ListScreen .preview { height: 40%; border-top: solid $k3-line; background: $background; }
-    ListScreen Input { border: none; height: 1; padding: 0; background: $background; }
+    ListScreen Input, ListScreen Input:focus { background: $background; margin: 0 0 1 0; }
     """
     app: K3App
     heading = ""
@@ -81,7 +81,7 @@ class ListScreen(ModalScreen[Result]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as self.body:
-            self.filter = Input(placeholder="type to filter")
+            self.filter = Input(placeholder="type to filter", compact=True)
             self.filter.cursor_blink = False
             yield self.filter
             self.list = OptionList(classes="list")
@@ -168,7 +168,7 @@ class AskScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog small"):
             yield Static(Text(safe(self._question)), markup=False)
-            self.input = Input(self._value)
+            self.input = Input(self._value, compact=True)
             self.input.cursor_blink = False
             yield self.input
 

@@ -20,12 +20,12 @@ class HelpScreen(TextScreen):
         for title, keys in GROUPS.items():
             text.append(f"{title}\n", head)
             for entry in keys:
-                text.append(f"  {keys_of(entry, self.app.own_keys):<28} ", key)
+                text.append(f"  {keys_of(entry, self.app.own_keys):<26} ", key)
                 text.append(f"{entry.help}\n", words)
             text.append("\n")
         text.append("Commands\n", head)
         for name, command in COMMANDS.items():
-            text.append(f"  {'/' + name:<28} ", key)
+            text.append(f"  {'/' + name:<26} ", key)
             text.append(f"{command.help}{f'  ({command.takes})' if command.takes else ''}\n", words)
         text.append("\nIn the prompt\n", head)
         for sign, what in (
@@ -33,7 +33,7 @@ class HelpScreen(TextScreen):
             ("!", "a shell command of your own; the model does not see it"),
             ("\\ and Enter", "a new line, on terminals without Shift+Enter"),
         ):
-            text.append(f"  {sign:<28} ", key)
+            text.append(f"  {sign:<26} ", key)
             text.append(f"{what}\n", words)
         text.append(f"\nYour own keys: {self.app.keymap_path}\n", palette.style("dim"))
         return text

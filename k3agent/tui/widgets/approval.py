@@ -20,7 +20,7 @@ from textual.strip import Strip
 from k3agent.tui.keymap import APPROVAL_KEYS, bindings
 from k3agent.tui.safe import safe
 from k3agent.tui.theme import Palette
-from k3agent.tui.widgets.block import Row, indent, strip_of, wrap
+from k3agent.tui.widgets.block import Row, indent, segments, strip_of, wrap
 from k3agent.tui.widgets.code import highlight, language_of
 from k3agent.tui.widgets.diff import Line, diff_rows
 from k3agent.tui.widgets.markdown import wrap_code
@@ -173,12 +173,21 @@ class ApprovalPanel(ScrollView, can_focus=True):
         entries = [("y", "yes, once")]
         if rule:
             entries += [("s", f"yes, and {safe(rule)} for this session"), ("a", "the same for good")]
-        entries += [("e", "edit first"), ("n", "no"), ("d", "no, and say what instead")]
-        text = Text()
+        entries += [("e", "edit first"), ("n", "no"), ("d", "no, and say what to do instead")]
+        rows: list[Row] = []
+        room = 0
         for letter, what in entries:
-            text.append(letter, key)
-            text.append(f" {what}".replace(" ", "\u00a0") + "   ", words)
-        return wrap(text, width)
+            entry = Text.assemble((letter, key), (f" {what}   ", words))
+            if entry.cell_len - 3 > room:
+                rows.append([])
+                room = width
+            if entry.cell_len - 3 > width:
+                rows[-1:] = wrap(entry, width)
+                room = 0
+                continue
+            rows[-1] += segments(entry)
+            room -= entry.cell_len
+        return rows
 
     def _question(self, request: Request, width: int) -> list[Row]:
         palette = self.palette

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from k3agent.tui.safe import safe_line
+from k3agent.tui.safe import safe, safe_line
 from k3agent.tui.theme import Palette
 from k3agent.tui.widgets.block import segments, strip_of
 
@@ -49,7 +49,6 @@ class CompletionList(Widget):
         super().__init__(id="completion")
         self.palette = palette
         self.candidates: list[Candidate] = []
-        self.note = ""
         self._at = 0
         self._first = 0
 
@@ -61,8 +60,8 @@ class CompletionList(Widget):
     def current(self) -> Candidate | None:
         return self.candidates[self._at] if self.candidates else None
 
-    def offer(self, candidates: list[Candidate], note: str = "") -> None:
-        self.candidates, self.note = candidates, note
+    def offer(self, candidates: list[Candidate]) -> None:
+        self.candidates = candidates
         self._at = self._first = 0
         self.set_class(bool(candidates), "shown")
         self.refresh(layout=True)
@@ -79,20 +78,21 @@ class CompletionList(Widget):
         self.refresh()
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:
-        return min(len(self.candidates), MAX_ROWS) + bool(self.note)
+        return min(len(self.candidates), MAX_ROWS) + 1
 
     def render_line(self, y: int) -> Strip:
         palette, width = self.palette, self.size.width
         at = self._first + y
         shown = min(len(self.candidates), MAX_ROWS)
         if y >= shown:
-            return strip_of(
-                [Segment(self.note, palette.style("faint"))], width, palette.style("dim", bg="raised")
+            note = (
+                f"{self._at + 1} of {len(self.candidates)} · Up and Down choose · Tab takes it · Esc closes"
             )
+            return strip_of([Segment(note, palette.style("faint"))], width, palette.style("dim", bg="raised"))
         candidate = self.candidates[at]
         is_current = at == self._at
         base = palette.style("background", bg="accent") if is_current else palette.style("text", bg="raised")
-        text = Text(safe_line(candidate.shown, 200), no_wrap=True)
+        text = Text(safe(candidate.shown).replace("\n", "␤"), no_wrap=True)
         if not is_current:
             for hit in candidate.hits:
                 text.stylize(palette.style("accent", bold=True), hit, hit + 1)

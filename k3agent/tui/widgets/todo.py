@@ -21,9 +21,12 @@ MAX_ROWS = 8
 class TodoPanel(Widget):
     """Shows `items` ({text, status}); the part around the active one where not all fit."""
 
-    DEFAULT_CSS = (
-        "TodoPanel { height: auto; max-height: 9; display: none; padding: 0 2; &.shown { display: block; } }"
-    )
+    DEFAULT_CSS = """
+    TodoPanel {
+        height: auto; max-height: 10; margin: 1 0 0 0; display: none; padding: 0 2;
+        &.shown { display: block; }
+    }
+    """
 
     def __init__(self, palette: Palette) -> None:
         super().__init__(id="todos")

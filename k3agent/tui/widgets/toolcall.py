@@ -19,6 +19,7 @@ LIVE_LINES = 8
 HEAD_LINES, TAIL_LINES = 3, 5
 DIFF_LINES = 24
 MAX_LIVE_CHARS = 20_000
+ENDED_WELL = "\n[exit code 0]"
 DIFF_TOOLS = {"edit", "write", "patch"}
 QUIET_TOOLS = {"read", "grep", "glob", "todo", "jobs", "skill"}
 
@@ -133,7 +134,7 @@ class ToolBlock(Block):
         if self.tool in DIFF_TOOLS:
             return self._diff(width, palette)
         if self.tool == "todo":
-            return self._todo(width, palette)
+            return self._todo(width, palette) if self.is_open else []
         if self.tool in QUIET_TOOLS and not self.is_open:
             count = self.output.rstrip("\n").count("\n") + 1
             return [[Segment(f"{count:,} line{'s' if count > 1 else ''}", palette.style("dim"))]]
@@ -148,7 +149,9 @@ class ToolBlock(Block):
     ) -> list[Row]:
         """The first `head` and last `tail` lines, or all when unfolded."""
         style = palette.style(color)
-        lines = safe(self.output).rstrip("\n").split("\n")
+        # That all went well is what the mark in front says.
+        output = self.output if self.is_open else self.output.removesuffix(ENDED_WELL)
+        lines = safe(output).rstrip("\n").split("\n")
         left = 0
         if not self.is_open and len(lines) > head + tail:
             left = len(lines) - head - tail
