@@ -216,7 +216,7 @@ class Engine:
         if is_last:
             sequence.status = Status.DECODING
             sequence.clock.decoding_s = sequence.clock.decoding_s or time.perf_counter()
-            self._take(sequence, logits, [], [])
+            self._take(sequence, logits, [], [], None)
 
     def _advance_exact(self, sequence: Sequence, end: int) -> None:
         """A chunk from the end of exact tokens on a point of the grid is what a cold run computes, too."""
@@ -232,6 +232,7 @@ class Engine:
         except (BackendError, RuntimeError) as error:
             self._decode_failed(sequences, error)
             return
+        likeliest = self._taker.likeliest(sequences, logits)
         row = 0
         for sequence, work, guess in zip(sequences, works, guesses, strict=True):
             sequence.is_suspect = False
@@ -239,7 +240,9 @@ class Engine:
                 sequence.num_computed = len(sequence.token_ids)
                 self._leave(sequence)
             else:
-                self._take(sequence, logits[row : row + work.num_logits], guess, work.trail_slots)
+                rows = slice(row, row + work.num_logits)
+                best = likeliest[rows] if likeliest is not None else None
+                self._take(sequence, logits[rows], guess, work.trail_slots, best)
             row += work.num_logits
 
     def _guesses(self, sequences: list[Sequence]) -> list[list[int]]:
@@ -287,13 +290,20 @@ class Engine:
                 self.scheduler.preempt(sequence, publish=False)
                 sequence.is_suspect = True
 
-    def _take(self, sequence: Sequence, rows: Tensor, guess: list[int], trail: list[int]) -> None:
+    def _take(
+        self,
+        sequence: Sequence,
+        rows: Tensor,
+        guess: list[int],
+        trail: list[int],
+        likeliest: list[int] | None,
+    ) -> None:
         """Add the next tokens of an answer and report them. Only guesses that were right are computed tokens:
         behind the first wrong one the state is taken back, and its latents will be overwritten.
         """
         num_decided = len(sequence.token_ids)
         try:
-            taken = self._taker.take(sequence, rows, guess)
+            taken = self._taker.take(sequence, rows, guess, likeliest)
         except (BackendError, RuntimeError) as error:
             log.exception("no token could be chosen for %s", sequence.request_id)
             self._fail(sequence, str(error))

@@ -99,7 +99,7 @@ class Naive:
 
     def answer(self, prompt: list[int], params: SamplingParams) -> list[int]:
         """The tokens of an answer that nothing ends but its length."""
-        key = (tuple(prompt), params.seed, params.max_tokens, params.temperature)
+        key = (tuple(prompt), params.seed, params.max_tokens, params.temperature, params.ignore_eos)
         if key not in self._known:
             self._known[key] = self._compute(prompt, params)
         return self._known[key]
@@ -115,7 +115,8 @@ class Naive:
             new = torch.tensor(ids[done:])
             logits = model(ForwardBatch(new, [0, len(new)], [done], pages, [0], [done > 0]), cache)
             done = len(ids)
-            ids.append(self._sampler.sample(logits[0], choice, None, self._ends).token_id)
+            banned = self._ends if params.ignore_eos else frozenset()
+            ids.append(self._sampler.sample(logits[0], choice, None, banned).token_id)
         return ids[len(prompt) :]
 
 
@@ -215,7 +216,7 @@ class Soak:
             top_p=0.9,
             seed=seed,
             max_tokens=dice.choice([1, 2, 9, 40]),
-            ignore_eos=True,
+            ignore_eos=dice.random() < 0.5,
         )
         anchors = tuple(dice.sample(range(1, len(prompt) + 1), min(len(prompt), dice.choice([0, 1, 2]))))
         add = Add(request_id=str(next(self._names)), token_ids=prompt, params=params, checkpoint_at=anchors)

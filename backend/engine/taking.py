@@ -7,6 +7,7 @@ from the guess ends the walk. So the answer is the same with and without guesses
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from k3agent.backend.chat.tokenizer import Tokenizer
@@ -37,12 +38,19 @@ class TokenTaker:
         self._ends = frozenset(i for name in ENDS if (i := tokenizer.special_tokens.get(name)) is not None)
         self._closers = self._ends | {tokenizer.special("<|close|>")}
 
-    def take(self, sequence: Sequence, rows: Tensor, guess: list[int]) -> Taken:
-        """rows: [1 + len(guess), V], logits after the decided tokens and after each guessed one."""
+    def take(
+        self, sequence: Sequence, rows: Tensor, guess: list[int], likeliest: list[int] | None = None
+    ) -> Taken:
+        """rows: [1 + len(guess), V], logits after the decided tokens and after each guessed one; `likeliest`
+        is the likeliest token of each, if that is known.
+        """
         taken = Taken(logprobs=None if sequence.params.logprobs is None else [])
         place = 0
         while taken.reason is None:
-            new = self._next(sequence, rows[place], taken)
+            if likeliest is not None and self._is_plain(sequence):
+                new = self._add(sequence, [likeliest[place]], taken, None)
+            else:
+                new = self._next(sequence, rows[place], taken)
             right = _num_common(new, guess[place:])
             taken.num_right = place + right
             place += len(new)
@@ -50,11 +58,21 @@ class TokenTaker:
                 break
         return taken
 
-    def take_plain(self, sequence: Sequence, token_id: int) -> Taken:
-        """Take a token that was chosen elsewhere, for a sequence that wants no more than the likeliest."""
-        taken = Taken()
-        self._add(sequence, [token_id], taken, None)
-        return taken
+    def likeliest(self, sequences: list[Sequence], logits: Tensor) -> list[int] | None:
+        """The likeliest token of each row, found for all rows at once; None if no sequence asks for that."""
+        if not any(self._is_plain(sequence) for sequence in sequences):
+            return None
+        values, places = logits.max(dim=-1)
+        if torch.isnan(values).any():
+            return None  # whose fault it is comes out row by row
+        return places.tolist()
+
+    @staticmethod
+    def _is_plain(sequence: Sequence) -> bool:
+        """Does it say the likeliest token, whatever that is?"""
+        params = sequence.params
+        may_end = not params.ignore_eos and sequence.num_generated >= params.min_tokens
+        return sequence.grammar is None and sequence.choice.is_plain and may_end
 
     def _next(self, sequence: Sequence, logits: Tensor, taken: Taken) -> list[int]:
         """Choose one token and add it and what the grammar forces after it; returns what was added."""

@@ -75,8 +75,8 @@ def with_guesses_believed(soak: Soak) -> None:
     """Guessed tokens count as computed before they are known to be right."""
     take = soak.engine._taker.take
 
-    def believe(sequence: Sequence, rows: Any, guess: list[int]) -> Any:
-        taken = take(sequence, rows, guess)
+    def believe(sequence: Sequence, rows: Any, guess: list[int], *more: Any) -> Any:
+        taken = take(sequence, rows, guess, *more)
         taken.num_right = min(len(guess), len(taken.token_ids))
         return taken
 
