@@ -256,8 +256,8 @@ class Script:
         storage.write_state(held.state_slot, state)
         for page in held.page_ids:
             saved = bytes(storage.read_page(page))
-            storage.write_page(page, bytes(len(saved)))
-            storage.write_page(page, saved)
+            storage.write_pages([page], [bytes(len(saved))])
+            storage.write_pages([page], [saved])
 
     def _forward(
         self, work: list[tuple[Held, int]], rows: Tensor | None = None, features: Tensor | None = None

@@ -116,20 +116,26 @@ class LowerTiers:
         if not disk.has_space(num_bytes):
             disk.counters.skipped_writes += 1
             return
-        pages = [self._page_record(node, now) for node in missing]
-        record = self._record(checkpoint, saved_tokens)
-        if record is not None and None not in pages:
-            disk.save([page for page in pages if page is not None], record, now)
-
-    def _page_record(self, node: RadixNode, now: int) -> PageRecord | None:
         try:
+            pages = self._page_records(missing, now)
+        except LostRecordError:
+            return
+        record = self._record(checkpoint, saved_tokens)
+        if record is not None:
+            disk.save(pages, record, now)
+
+    def _page_records(self, nodes: list[RadixNode], now: int) -> list[PageRecord]:
+        """Copies of pages, in order: of most at once from the device, of some from host memory."""
+        resident = [node.page_id for node in nodes if node.page_id is not None]
+        copies = iter(self._storage.read_pages(resident) if resident else [])
+        records: list[PageRecord] = []
+        for node in nodes:
             if node.page_id is not None:
-                data = self._storage.read_page(node.page_id)
+                data = next(copies)
             else:
                 data = self.load_page(SavedPage(node.key, node.token_ids, node.is_exact), now)[0]
-        except LostRecordError:
-            return None
-        return PageRecord(node.key, node.start, node.token_ids, node.is_exact, data)
+            records.append(PageRecord(node.key, node.start, node.token_ids, node.is_exact, data))
+        return records
 
     def demote(self, key: bytes, tail: Tokens) -> None:
         """A deeper state of the same lineage exists."""

@@ -3,12 +3,15 @@
 from dataclasses import dataclass, field
 
 from k3agent.backend.cache.counters import TIERS
-from k3agent.backend.cache.interfaces import Storage, TieredStorage
+from k3agent.backend.cache.interfaces import Buffer, Storage, TieredStorage
 from k3agent.backend.cache.lookup import Prefix
 from k3agent.backend.cache.lower import LowerTiers, SavedPage
 from k3agent.backend.cache.radix import RadixNode
 from k3agent.backend.cache.resident import Resident
 from k3agent.backend.cache.tiers import LostRecordError
+
+_AT_ONCE = 128
+"""Loaded pages that are written to the device together."""
 
 
 @dataclass(slots=True)
@@ -18,6 +21,8 @@ class Restored:
     pages: list[int] = field(default_factory=list)
     node: RadixNode | None = None
     tokens_by_tier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TIERS, 0))
+    loaded: list[tuple[int, Buffer]] = field(default_factory=list)
+    """Pages whose content is still to be written."""
 
 
 class Restorer:
@@ -35,6 +40,7 @@ class Restorer:
         restored = Restored()
         try:
             if self._gather(prefix, restored, now) and self._fill(prefix, slot, restored, now):
+                self._write(restored)
                 self._enter(prefix, restored, now)
                 return restored
         except LostRecordError:
@@ -63,15 +69,22 @@ class Restorer:
 
     def _load(self, page: SavedPage, num_tokens: int, restored: Restored, now: int) -> bool:
         """Bring a page onto the device; False when there is no room."""
-        lower, storage = self._lower()
-        data, tier = lower.load_page(page, now)
+        data, tier = self._lower()[0].load_page(page, now)
         target = self._resident.take_page()
         if target is None:
             return False
         restored.pages.append(target)
-        storage.write_page(target, data)
+        restored.loaded.append((target, data))
+        if len(restored.loaded) == _AT_ONCE:
+            self._write(restored)
         restored.tokens_by_tier[tier] += num_tokens
         return True
+
+    def _write(self, restored: Restored) -> None:
+        if restored.loaded:
+            pages, data = zip(*restored.loaded, strict=True)
+            self._lower()[1].write_pages(pages, data)
+            restored.loaded = []
 
     def _lower(self) -> tuple[LowerTiers, TieredStorage]:
         if self.lower is None or not isinstance(self._storage, TieredStorage):
@@ -90,7 +103,7 @@ class Restorer:
                 if target is None or tail_page is None:
                     return False
                 restored.pages.append(target)
-                storage.write_page(target, tail_page)
+                restored.loaded.append((target, tail_page))
                 restored.tokens_by_tier[saved.tier] += rest
             storage.write_state(slot, state)
         elif checkpoint is not None:

@@ -31,6 +31,7 @@ from k3agent.backend.cache.record_file import (
 )
 from k3agent.backend.cache.tiers import LostRecordError, PageRecord, StateRecord
 from k3agent.backend.cache.values import SUPERSEDED_CHANCE, ValueHeap, score
+from k3agent.backend.errors import BackendError
 
 log = logging.getLogger(__name__)
 
@@ -100,17 +101,28 @@ class DiskTier:
         self._waiting_pages: set[bytes] = set()
         self._waiting_states: dict[tuple[bytes, Tokens], Write] = {}
         self._leaving: ValueHeap[_File] = ValueHeap()
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._writer = DiskWriter(self.folder)
-        self._lock = self._take_lock()
-        self._scan()
+        self._lock: int | None = None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = self._take_lock()
+            self._scan()
+        except OSError as error:
+            self.close()
+            raise BackendError(
+                f"the cache folder {self.folder} cannot be used: {error}; name another one or none"
+            ) from error
 
     @property
     def is_writable(self) -> bool:
         return self._lock is not None
 
     def _take_lock(self) -> int | None:
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except PermissionError:
+            log.warning("the cache in %s may not be written to; it is only read", self.folder)
+            return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -125,7 +137,7 @@ class DiskTier:
         now = time.time()
         for path in self.folder.iterdir():
             if path.name.startswith("tmp-") and self.is_writable:
-                path.unlink(missing_ok=True)
+                _unlink(path)
             if path.suffix != SUFFIX or not path.is_file():
                 continue
             try:
@@ -138,7 +150,7 @@ class DiskTier:
                 log.info("a cache entry is ignored: %s", error)
                 self.counters.torn += 1
                 if self.is_writable:
-                    path.unlink(missing_ok=True)
+                    _unlink(path)
                 continue
             file = _File(path, header, num_bytes, -max(age, 0.0) / SECONDS_PER_REQUEST)
             if header.fingerprint != self._mark:
@@ -184,7 +196,7 @@ class DiskTier:
     def _remove(self, file: _File) -> None:
         self._unindex(file)
         if self.is_writable:
-            file.path.unlink(missing_ok=True)
+            _unlink(file.path)
 
     def _make_room(self, num_bytes: int) -> bool:
         """Evict until `num_bytes` more fit beside what is there and what waits."""
@@ -368,6 +380,13 @@ class DiskTier:
             raise AssertionError(f"disk tier: {self.used_bytes} bytes, {self.quota_bytes} allowed")
         if any(self._files.get(file.path) is not file for file, _ in self._pages.values()):
             raise AssertionError("disk tier: a page is listed in a file that is not")
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("the cache entry %s could not be removed: %s", path, error)
 
 
 def _runs(pages: list[PageRecord]) -> list[list[PageRecord]]:

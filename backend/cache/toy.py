@@ -6,6 +6,7 @@ tests, the soak run and nothing else; there is no model in here.
 """
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from k3agent.backend.cache.hybrid import HybridCache
@@ -49,8 +50,12 @@ class ToyStorage:
     def read_page(self, page: int) -> Buffer:
         return array("Q", self.pages[page]).tobytes()
 
-    def write_page(self, page: int, data: Buffer) -> None:
-        self.pages[page] = array("Q", bytes(data)).tolist()
+    def read_pages(self, pages: Sequence[int]) -> list[Buffer]:
+        return [self.read_page(page) for page in pages]
+
+    def write_pages(self, pages: Sequence[int], data: Sequence[Buffer]) -> None:
+        for page, content in zip(pages, data, strict=True):
+            self.pages[page] = array("Q", bytes(content)).tolist()
 
     def read_state(self, slot: int) -> Buffer:
         return array("Q", [self.states[slot]]).tobytes()

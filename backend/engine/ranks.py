@@ -7,7 +7,7 @@ each rank has the heads it computes. `worker.py` is the other end.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -163,9 +163,12 @@ class RankedStorage:
     def read_page(self, page: int) -> Buffer:
         return self._own.read_page(page)
 
-    def write_page(self, page: int, data: Buffer) -> None:
-        self._tell("write_page", page, bytes(data))
-        self._own.write_page(page, data)
+    def read_pages(self, pages: Sequence[int]) -> list[Buffer]:
+        return self._own.read_pages(pages)
+
+    def write_pages(self, pages: Sequence[int], data: Sequence[Buffer]) -> None:
+        self._tell("write_pages", list(pages), [bytes(content) for content in data])
+        self._own.write_pages(pages, data)
 
     def read_state(self, slot: int) -> Buffer:
         self._tell("read_state", slot)

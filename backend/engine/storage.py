@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from k3agent.backend.model.inputs import CacheTensors
 log = logging.getLogger(__name__)
 
 _POISON = float("nan")
+_AT_ONCE = 128
+"""Pages gathered at once: they take their size once more on the device."""
 
 
 class TorchStorage:
@@ -22,6 +24,7 @@ class TorchStorage:
     def __init__(self, tensors: CacheTensors) -> None:
         self.tensors = tensors
         self._latents = list(tensors.latents.values())
+        self._device = self._latents[0].device if self._latents else torch.device("cpu")
         self._states = [*tensors.kda_states.values(), *tensors.conv_tails.values()]
         self.page_bytes = _row_bytes(self._latents)
         self.state_bytes = _row_bytes(self._states)
@@ -43,8 +46,38 @@ class TorchStorage:
     def read_page(self, page: int) -> Buffer:
         return _read(self._latents, page, self.page_bytes)
 
-    def write_page(self, page: int, data: Buffer) -> None:
-        _write(self._latents, page, data, self.page_bytes)
+    def read_pages(self, pages: Sequence[int]) -> list[Buffer]:
+        """Copies that lie side by side in host memory, gathered on the device first."""
+        copies: list[Buffer] = []
+        for begin in range(0, len(pages), _AT_ONCE):
+            some = pages[begin : begin + _AT_ONCE]
+            copies += self._read_some(torch.tensor(some, device=self._device))
+        return copies
+
+    def _read_some(self, index: Tensor) -> list[Buffer]:
+        num_pages = len(index)
+        rows = [latents[index].reshape(num_pages, -1).view(torch.uint8) for latents in self._latents]
+        data = host_buffer(num_pages * self.page_bytes, self._device)
+        if data:
+            flat = torch.frombuffer(data, dtype=torch.uint8)
+            flat.view(num_pages, self.page_bytes).copy_(torch.cat(rows, dim=1))
+        view = memoryview(data)
+        return [view[page * self.page_bytes : (page + 1) * self.page_bytes] for page in range(num_pages)]
+
+    def write_pages(self, pages: Sequence[int], data: Sequence[Buffer]) -> None:
+        for content in data:
+            _check_size(content, self.page_bytes)
+        if not self.page_bytes or not pages:
+            return
+        flat = torch.frombuffer(bytearray(b"".join(data)), dtype=torch.uint8)
+        rows = flat.view(len(pages), self.page_bytes).to(self._device)
+        index = torch.tensor(pages, device=self._device)
+        begin = 0
+        for latents in self._latents:
+            end = begin + latents[0].nbytes
+            values = rows[:, begin:end].contiguous().view(latents.dtype)
+            latents[index] = values.view(len(pages), *latents.shape[1:])
+            begin = end
 
     def read_state(self, slot: int) -> Buffer:
         return _read(self._states, slot, self.state_bytes)
@@ -62,8 +95,7 @@ def _read(tensors: list[Tensor], row: int, num_bytes: int) -> Buffer:
 
     The copy waits for the work queued before it on the device, so it never reads what is not written yet.
     """
-    is_on_gpu = bool(tensors) and tensors[0].is_cuda
-    data = pinned_buffer(num_bytes) if is_on_gpu else bytearray(num_bytes)
+    data = host_buffer(num_bytes, tensors[0].device) if tensors else bytearray()
     begin = 0
     for tensor in tensors:
         begin += _host_view(data, begin, tensor[row]).copy_(tensor[row]).nbytes
@@ -71,8 +103,7 @@ def _read(tensors: list[Tensor], row: int, num_bytes: int) -> Buffer:
 
 
 def _write(tensors: list[Tensor], row: int, data: Buffer, num_bytes: int) -> None:
-    if len(data) != num_bytes:
-        raise BackendError(f"a cache record has {len(data)} bytes where the model wants {num_bytes}.")
+    _check_size(data, num_bytes)
     writable = bytearray(data) if memoryview(data).readonly else data
     begin = 0
     for tensor in tensors:
@@ -81,16 +112,22 @@ def _write(tensors: list[Tensor], row: int, data: Buffer, num_bytes: int) -> Non
         begin += source.nbytes
 
 
-def pinned_buffer(num_bytes: int) -> bytearray | memoryview:
-    """Memory that the GPU copies to and from without a detour; ordinary memory when none is left of it.
+def _check_size(data: Buffer, num_bytes: int) -> None:
+    if len(data) != num_bytes:
+        raise BackendError(f"a cache record has {len(data)} bytes where the model wants {num_bytes}.")
+
+
+def host_buffer(num_bytes: int, device: torch.device) -> bytearray | memoryview:
+    """Host memory for copies from `device`: pinned for a GPU, which then needs no detour, if any is left.
 
     Torch keeps what is freed for the next buffer of that size, so pinning is paid for once.
     """
-    try:
-        return buffer_over(torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True))
-    except RuntimeError as error:
-        log.warning("no pinned memory for %d bytes, copies will be slower: %s", num_bytes, error)
-        return bytearray(num_bytes)
+    if device.type == "cuda" and num_bytes:
+        try:
+            return buffer_over(torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True))
+        except RuntimeError as error:
+            log.warning("no pinned memory for %d bytes, copies will be slower: %s", num_bytes, error)
+    return bytearray(num_bytes)
 
 
 def buffer_over(tensor: Tensor) -> memoryview:

@@ -44,7 +44,7 @@ class Worker:
             "copy_state": storage.copy_state,
             "zero_state": storage.zero_state,
             "poison_state": storage.poison_state,
-            "write_page": storage.write_page,
+            "write_pages": storage.write_pages,
             "write_state": storage.write_state,
         }
 

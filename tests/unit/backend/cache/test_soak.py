@@ -46,12 +46,12 @@ def copy_half_a_page(self: ToyStorage, src_page: int, dst_page: int) -> None:
     self.pages[dst_page][:2] = self.pages[src_page][:2]
 
 
-write_page = ToyStorage.write_page
+write_pages = ToyStorage.write_pages
 
 
-def write_half_a_page(self: ToyStorage, page: int, data: bytes) -> None:
-    write_page(self, page, data)
-    self.pages[page][-1] = 0
+def write_half_a_page(self: ToyStorage, pages: list[int], data: list[bytes]) -> None:
+    write_pages(self, pages, data)
+    self.pages[pages[-1]][-1] = 0
 
 
 def keep_locked(self: Resident, node: object) -> None:
@@ -65,7 +65,7 @@ def keep_locked(self: Resident, node: object) -> None:
         (ToyStorage, "copy_state", nothing),
         (ToyStorage, "copy_page", copy_half_a_page),
         (ToyStorage, "write_state", nothing),
-        (ToyStorage, "write_page", write_half_a_page),
+        (ToyStorage, "write_pages", write_half_a_page),
         (Resident, "unlock", keep_locked),
     ],
 )

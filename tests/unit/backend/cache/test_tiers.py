@@ -296,6 +296,31 @@ def test_a_full_disk_costs_only_the_record(tmp_path: Path, monkeypatch: pytest.M
     assert toy.run([*LONG, 1]) == len(LONG)
 
 
+def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(BackendError, match="cannot be used"):
+        disk(tmp_path / "file")
+    with pytest.raises(BackendError, match="cannot be used"):
+        disk(tmp_path / "file" / "below")
+
+
+def test_a_file_that_cannot_be_removed_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = disk(tmp_path, quota=3000)
+    toy = engine(disk=tier)
+    toy.run(LONG)
+    toy.cache.flush()
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(f"{self} may not be removed")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for other in range(6):
+        toy.run([other, *LONG])
+        toy.cache.flush()
+    assert tier.counters.evicted_files > 0
+    toy.cache.check()
+
+
 def test_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     (tmp_path / "tmp-1-1").write_bytes(b"half")
     disk(tmp_path)

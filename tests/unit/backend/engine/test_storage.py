@@ -54,10 +54,24 @@ def test_a_page_comes_back_whole() -> None:
     saved = store.read_page(4)
     assert len(saved) == store.page_bytes == 2 * 64 * 7 * 2
     before = {i: latents.clone() for i, latents in store.tensors.latents.items()}
-    store.write_page(0, saved)
+    store.write_pages([0], [saved])
     for layer, latents in store.tensors.latents.items():
         assert torch.equal(latents[0], before[layer][4])
         assert torch.equal(latents[1:], before[layer][1:])
+
+
+@pytest.mark.parametrize("count", [1, 3, 300])
+def test_several_pages_are_each_as_one(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    store = storage(torch.bfloat16)
+    pages = [page % 5 for page in range(3, 3 + count)]
+    copies = store.read_pages(pages)
+    assert [bytes(copy) for copy in copies] == [bytes(store.read_page(page)) for page in pages]
+    kept = bytes(copies[0])
+    store.write_pages([4, 1], [copies[0], bytes(copies[0])])
+    assert bytes(store.read_page(4)) == bytes(store.read_page(1)) == kept
+    assert store.read_pages([]) == []
+    store.write_pages([], [])
 
 
 def test_t20_a_copy_keeps_what_was_there_then() -> None:
@@ -74,7 +88,7 @@ def test_a_record_of_another_size_is_refused() -> None:
     with pytest.raises(BackendError, match="bytes"):
         store.write_state(0, b"short")
     with pytest.raises(BackendError, match="bytes"):
-        store.write_page(0, bytes(store.page_bytes + 1))
+        store.write_pages([0], [bytes(store.page_bytes + 1)])
 
 
 def test_a_spoiled_slot_shows() -> None:
@@ -112,6 +126,6 @@ def test_pages_and_states_cross_to_a_gpu_and_back() -> None:
     store = storage(torch.bfloat16, "cuda")
     state, page = bytes(store.read_state(1)), bytes(store.read_page(1))
     store.write_state(2, state)
-    store.write_page(2, page)
+    store.write_pages([2], [page])
     assert bytes(store.read_state(2)) == state
     assert bytes(store.read_page(2)) == page
