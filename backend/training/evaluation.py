@@ -287,6 +287,8 @@ def kind_of(options: argparse.Namespace) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the evaluation; 0 when every task was judged."""
     options = arguments(argv)
+    # set for this command's own imports; the projects' tests must find their modules as on a user's machine
+    os.environ.pop("PYTHONSAFEPATH", None)
     tasks = draw_tasks(options)
     with tempfile.TemporaryDirectory(prefix="k3agent-home-", ignore_cleanup_errors=True) as home:
         runner = Runner(
