@@ -82,7 +82,7 @@ class DiskWriter:
             item.outcome = "skipped"
             return
         try:
-            write_file(item.path, temporary, item.header, item.contents)
+            item.header = write_file(item.path, temporary, item.header, item.contents)
         except OSError as error:
             item.outcome = "failed"
             log.warning("the cache on disk could not write %s: %s", item.path, error)

@@ -1,6 +1,5 @@
 """LowerTiers: host memory and disk as the cache uses them, for what leaves the device and what comes back."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -155,11 +154,17 @@ class LowerTiers:
         known = [tier.page_is_exact(key) for _, tier in self._tiers]
         return True if True in known else False if False in known else None
 
-    def states_at(self, key: bytes, position: int) -> Iterator[SavedState]:
+    def states_at(self, key: bytes, position: int) -> list[SavedState]:
         """States that begin after the prefix `key`, which ends at `position`."""
+        found: list[SavedState] = []
         for name, tier in self._tiers:
-            for tail, is_exact in tier.states_at(key).items():
-                yield SavedState(name, key, tail, position + len(tail), is_exact)
+            states = tier.states_at(key)
+            if states:
+                found += [
+                    SavedState(name, key, tail, position + len(tail), is_exact)
+                    for tail, is_exact in states.items()
+                ]
+        return found
 
     def load_page(self, page: SavedPage, now: int) -> tuple[Buffer, TierName]:
         """The page's bytes and where they were; LostRecordError when no tier has them."""

@@ -11,7 +11,7 @@ import os
 import struct
 import zlib
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from k3agent.backend.cache.interfaces import Buffer
@@ -59,8 +59,12 @@ def encode_tokens(tokens: Tokens) -> bytes:
 
 
 def make_part(key: str, tokens: Tokens, data: Buffer) -> Part:
-    crc = zlib.crc32(data, zlib.crc32(encode_tokens(tokens)))
-    return Part(key, len(tokens), len(data), crc)
+    """A part whose checksum `write_file` fills in: it takes long, and the writer has the time."""
+    return Part(key, len(tokens), len(data), 0)
+
+
+def _checksum(tokens: bytes, data: Buffer) -> int:
+    return zlib.crc32(data, zlib.crc32(tokens))
 
 
 def part_offsets(header: Header) -> list[int]:
@@ -71,8 +75,12 @@ def part_offsets(header: Header) -> list[int]:
     return offsets
 
 
-def write_file(path: Path, temporary: Path, header: Header, contents: list[tuple[Tokens, Buffer]]) -> None:
-    """Write beside, then rename: a reader sees all of it or nothing."""
+def write_file(path: Path, temporary: Path, header: Header, contents: list[tuple[Tokens, Buffer]]) -> Header:
+    """Write beside, then rename: a reader sees all of it or nothing. Returns the header with checksums."""
+    encoded_tokens = [encode_tokens(tokens) for tokens, _ in contents]
+    checksums = [_checksum(tokens, data) for tokens, (_, data) in zip(encoded_tokens, contents, strict=True)]
+    parts = [replace(part, crc=crc) for part, crc in zip(header.parts, checksums, strict=True)]
+    header = replace(header, parts=parts)
     encoded = _encode(header)
     try:
         # what is in a cache was in somebody's prompt
@@ -80,13 +88,14 @@ def write_file(path: Path, temporary: Path, header: Header, contents: list[tuple
         with os.fdopen(descriptor, "wb") as file:
             file.write(_PREAMBLE.pack(MAGIC, len(encoded), zlib.crc32(encoded)))
             file.write(encoded)
-            for tokens, data in contents:
-                file.write(encode_tokens(tokens))
+            for tokens, (_, data) in zip(encoded_tokens, contents, strict=True):
+                file.write(tokens)
                 file.write(data)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+    return header
 
 
 def read_header(path: Path) -> Header:
@@ -118,7 +127,7 @@ def read_part(path: Path, part: Part, offset: int) -> tuple[Tokens, bytearray]:
         file.seek(offset)
         encoded = file.read(part.num_tokens * _TOKEN_BYTES)
         num_read = file.readinto(data)
-    if num_read != part.num_bytes or zlib.crc32(data, zlib.crc32(encoded)) != part.crc:
+    if num_read != part.num_bytes or _checksum(encoded, data) != part.crc:
         raise TornFileError(f"{path.name}: the part at {offset} is damaged")
     tokens = array("q")
     tokens.frombytes(encoded)
@@ -126,7 +135,8 @@ def read_part(path: Path, part: Part, offset: int) -> tuple[Tokens, bytearray]:
 
 
 def _encode(header: Header) -> bytes:
-    parts = [[part.key, part.num_tokens, part.num_bytes, part.crc] for part in header.parts]
+    # of fixed width, so that the size is known before the checksum is
+    parts = [[part.key, part.num_tokens, part.num_bytes, f"{part.crc:08x}"] for part in header.parts]
     first = [header.kind, header.fingerprint, header.start, header.is_exact]
     fields = [*first, header.tail, header.saved_tokens, parts]
     return json.dumps(fields, separators=(",", ":")).encode()
@@ -136,7 +146,7 @@ def _decode(encoded: bytes) -> Header:
     kind, fingerprint, start, is_exact, tail, saved_tokens, parts = json.loads(encoded)
     if kind not in ("pages", "state") or not isinstance(fingerprint, str) or not parts:
         raise ValueError("unknown kind")
-    decoded = [Part(key, int(tokens), int(size), int(crc)) for key, tokens, size, crc in parts]
+    decoded = [Part(key, int(tokens), int(size), int(crc, 16)) for key, tokens, size, crc in parts]
     for part in decoded:
         bytes.fromhex(part.key)
         if part.num_tokens < 0 or part.num_bytes < 0:

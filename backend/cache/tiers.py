@@ -7,6 +7,7 @@ The disk is in `tiers_disk.py`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from k3agent.backend.cache.interfaces import Buffer
@@ -15,6 +16,7 @@ from k3agent.backend.cache.values import SUPERSEDED_CHANCE, ValueHeap, score
 from k3agent.backend.errors import BackendError
 
 TierName = Literal["host", "disk"]
+NO_STATES: Mapping[Tokens, bool] = MappingProxyType({})
 
 
 class LostRecordError(BackendError):
@@ -145,7 +147,8 @@ class HostTier:
         return None if kept is None else kept.record.is_exact
 
     def states_at(self, key: bytes) -> Mapping[Tokens, bool]:
-        return {tail: kept.record.is_exact for tail, kept in self._states.get(key, {}).items()}
+        found = self._states.get(key)
+        return {tail: kept.record.is_exact for tail, kept in found.items()} if found else NO_STATES
 
     def load_page(self, key: bytes, tokens: Tokens, now: int) -> Buffer:
         kept = self._pages.get(key)

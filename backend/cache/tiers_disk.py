@@ -29,7 +29,7 @@ from k3agent.backend.cache.record_file import (
     read_header,
     read_part,
 )
-from k3agent.backend.cache.tiers import LostRecordError, PageRecord, StateRecord
+from k3agent.backend.cache.tiers import NO_STATES, LostRecordError, PageRecord, StateRecord
 from k3agent.backend.cache.values import SUPERSEDED_CHANCE, ValueHeap, score
 from k3agent.backend.errors import BackendError
 
@@ -215,7 +215,8 @@ class DiskTier:
         return None if found is None else found[0].header.is_exact[found[1]]
 
     def states_at(self, key: bytes) -> Mapping[Tokens, bool]:
-        return {tail: file.header.is_exact[0] for tail, file in self._states.get(key, {}).items()}
+        found = self._states.get(key)
+        return {tail: file.header.is_exact[0] for tail, file in found.items()} if found else NO_STATES
 
     def load_page(self, key: bytes, tokens: Tokens, now: int) -> Buffer:
         found = self._pages.get(key)
