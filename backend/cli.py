@@ -25,10 +25,9 @@ NANO_DIR = Path(__file__).resolve().parent / "weights" / "nano"
 KIMI_VOCAB_SIZE = 163_840
 # the second one is how the agent hands a fresh key to a server that it starts
 _KEY_VARIABLES = ("K3AGENT_API_KEY", "K3AGENT_SERVER_TOKEN")
-NO_DISK_CACHE = "off"
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Unknown flags are an error that names the nearest one."""
 
     def error(self, message: str) -> NoReturn:
@@ -54,9 +53,15 @@ def _count(text: str) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The flags of `k3agent serve`."""
-    made = _Parser(prog="k3agent serve", description="serve a model over HTTP", allow_abbrev=False)
+    made = Parser(
+        prog="k3agent serve",
+        usage="k3agent serve [flags]",
+        description="serve a model over HTTP",
+        allow_abbrev=False,
+    )
     _add_model_flags(made.add_argument_group("model"))
     _add_engine_flags(made.add_argument_group("engine"))
+    _add_cache_flags(made.add_argument_group("prefix cache"))
     _add_server_flags(made.add_argument_group("server"))
     return made
 
@@ -69,16 +74,21 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
         metavar="NAME|DIR",
         help="nano, or a folder with config.json and safetensors",
     )
-    add("--served-name", help="the model id that clients use (default: nano, or the folder's name)")
+    add(
+        "--served-name",
+        metavar="ID",
+        help="the model id that clients use (default: nano, or the folder's name)",
+    )
     add("--engine", choices=["bundled", "vllm"], default="bundled", help="which engine runs the model")
-    add("--device", default="cpu", help="cpu or cuda")
+    add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda")
     add("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     add(
         "--threads",
         type=_count,
+        metavar="N",
         help="CPU threads, of all ranks together (default: 2 for small models, else all cores)",
     )
-    add("--max-model-len", type=_count, help="longest prompt plus answer, in tokens")
+    add("--max-model-len", type=_count, metavar="N", help="longest prompt plus answer, in tokens")
     add(
         "--tp",
         "--tensor-parallel",
@@ -99,24 +109,24 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
 
 def _add_engine_flags(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    add("--max-seqs", type=_count, default=64, help="requests that may run or wait; more get status 429")
-    add("--max-running", type=_count, help="requests computed side by side; others wait (default: 16)")
-    add("--max-step-tokens", type=_count, help="tokens of prefill beside one pass of decodes (default: 512)")
-    add("--cache-bytes", type=byte_size, help="bytes for prefixes, latents and states together; of each rank")
-    add("--host-cache-bytes", type=byte_size, default=0, help="host memory for what the device cache evicts")
     add(
-        "--disk-cache",
-        metavar="DIR|off",
-        help="where prefixes outlive the server (default: $XDG_CACHE_HOME/k3agent/prefixes); they hold what"
-        " was said: `off` keeps nothing",
+        "--max-seqs",
+        type=_count,
+        metavar="N",
+        default=64,
+        help="requests that may run or wait; more get status 429",
     )
-    add("--disk-cache-bytes", type=byte_size, default=4 << 30, help="quota of the disk cache (default: 4G)")
     add(
-        "--exactness",
-        choices=["auto", "idle", "always", "off"],
-        default="auto",
-        help="always: resume only from states that a cold run passes through; idle: make the others exact"
-        " when nothing else is to do; off: neither; auto: off for small models on a CPU, else idle",
+        "--max-running",
+        type=_count,
+        metavar="N",
+        help="requests computed side by side; others wait (default: 16)",
+    )
+    add(
+        "--max-step-tokens",
+        type=_count,
+        metavar="N",
+        help="tokens of prefill beside one pass of decodes (default: 512)",
     )
     add(
         "--speculation",
@@ -127,11 +137,57 @@ def _add_engine_flags(group: "argparse._ArgumentGroup") -> None:
     add("--no-grammar", action="store_true", help="do not force well-formed markup")
 
 
+def _add_cache_flags(group: "argparse._ArgumentGroup") -> None:
+    add = group.add_argument
+    add(
+        "--cache-bytes",
+        type=byte_size,
+        metavar="BYTES",
+        help="bytes for prefixes, latents and states together; of each rank",
+    )
+    add(
+        "--host-cache-bytes",
+        type=byte_size,
+        metavar="BYTES",
+        default=0,
+        help="host memory for what the device cache evicts",
+    )
+    add(
+        "--disk-cache",
+        metavar="DIR|off",
+        help="where prefixes outlive the server (default: $XDG_CACHE_HOME/k3agent/prefixes); they hold what"
+        " was said: `off` keeps nothing",
+    )
+    add(
+        "--disk-cache-bytes",
+        type=byte_size,
+        metavar="BYTES",
+        default=4 << 30,
+        help="quota of the disk cache (default: 4G)",
+    )
+    add(
+        "--exactness",
+        choices=["auto", "idle", "always", "off"],
+        default="auto",
+        help="always: resume only from states that a cold run passes through; idle: make the others exact"
+        " when nothing else is to do; off: neither; auto: off for small models on a CPU, else idle",
+    )
+
+
 def _add_server_flags(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    add("--host", default="127.0.0.1", help="address to listen on; others than loopback need a key")
-    add("--port", type=int, default=DEFAULT_PORT, help="port; 0 picks a free one")
-    add("--api-key", help=f"key that clients must send (default: ${', $'.join(_KEY_VARIABLES)})")
+    add(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen on; others than loopback need a key",
+    )
+    add("--port", type=int, metavar="N", default=DEFAULT_PORT, help="port; 0 picks a free one")
+    add(
+        "--api-key",
+        metavar="KEY",
+        help=f"key that clients must send (default: ${', $'.join(_KEY_VARIABLES)})",
+    )
     add("--api-key-env", metavar="NAME", help="the environment variable that holds the key")
     add("--strict", action="store_true", help="refuse what the vendor's API refuses")
     add("--allow-no-thinking", action="store_true", help="accept thinking.type=disabled")
@@ -142,7 +198,12 @@ def _add_server_flags(group: "argparse._ArgumentGroup") -> None:
         help="who sets temperature and top_p",
     )
     add("--emit-reasoning", action="store_true", help="also send the field `reasoning`")
-    add("--max-body-bytes", type=byte_size, help="longest request (default: 100M with images, else 32M)")
+    add(
+        "--max-body-bytes",
+        type=byte_size,
+        metavar="BYTES",
+        help="longest request (default: 100M with images, else 32M)",
+    )
     add(
         "--client-timeout",
         type=float,
@@ -150,7 +211,12 @@ def _add_server_flags(group: "argparse._ArgumentGroup") -> None:
         metavar="S",
         help="seconds that a client may be slow in sending or reading",
     )
-    add("--state-file", type=Path, help="where to write URL, pid and key as JSON while serving")
+    add(
+        "--state-file",
+        type=Path,
+        metavar="FILE",
+        help="where to write URL, pid and key as JSON while serving",
+    )
     add("--idle-timeout", type=float, metavar="S", help="end S seconds after the last request")
     add("--json-logs", action="store_true", help="log JSON lines")
     add("-v", "--verbose", action="store_true", help="log each answer")

@@ -28,6 +28,7 @@ from k3agent.backend.disk_cache import DiskCache
 from k3agent.backend.engine.client import EngineClient
 from k3agent.backend.engine.messages import EngineSettings, Ready
 from k3agent.backend.errors import BackendError
+from k3agent.backend.server.access import is_loopback
 from k3agent.backend.server.answer import ChatService
 from k3agent.backend.server.app import MAX_BODY_BYTES, MAX_TEXT_BODY_BYTES, ServerState, build_app
 from k3agent.backend.server.connection import MAX_HEAD_BYTES, Connection
@@ -204,6 +205,8 @@ async def _run(
     try:
         if args.state_file:
             _write_state(args.state_file, url, state)
+        if not is_loopback(args.host):
+            log.warning("other machines can reach this server, and nothing on the way is encrypted")
         print(url, flush=True)
         idle = asyncio.create_task(_stop_when_idle(state, args.idle_timeout, stop))
         await _first(serving, stop)

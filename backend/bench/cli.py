@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k3agent.backend.cli import Parser
 from k3agent.backend.errors import BackendError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _parse(command: str, arguments: list[str]) -> tuple[argparse.Namespace, list
         place = arguments.index("--")
         arguments, flags = arguments[:place], arguments[place + 1 :]
     commands = "\n".join(f"  {name:8} {text}" for name, text in _COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="k3agent bench" if command == "measure" else f"k3agent bench {command}",
         usage="k3agent bench [COMMAND] [flags] [-- flags of `k3agent serve`]",
         description=_COMMANDS[command],
@@ -207,8 +208,9 @@ def _replay(args: argparse.Namespace, flags: Sequence[str]) -> int:
 def _load(args: argparse.Namespace, flags: Sequence[str]) -> int:
     from k3agent.backend.bench.load import run_load
 
-    # those who have just left may still be counted when the next ones ask
-    limits = ["--max-seqs", str(2 * args.streams)]
+    # those who have just left may still be counted when the next ones ask; and a small disk is soon full, so
+    # that what is known of it does not look like memory that grows
+    limits = ["--max-seqs", str(2 * args.streams), "--disk-cache-bytes", "64M"]
 
     async def press(target: Target) -> "Load":
         async with target.client() as client:

@@ -18,8 +18,8 @@ _READ = {
         "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
     },
 }
-_ALLOWED_GROWTH = 0.10
-_ALLOWED_GROWTH_BYTES = 32 << 20
+_ALLOWED_GROWTH = 0.05
+_ALLOWED_GROWTH_BYTES = 16 << 20
 _LEAST_SHARE = 0.25
 """Of the mean, that the slowest stream must have got, once streams have had so many requests on average:"""
 _ENOUGH_REQUESTS = 10

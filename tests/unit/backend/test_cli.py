@@ -1,0 +1,71 @@
+"""Flags of `k3agent serve`: sizes, counts, keys, and what stands in for a wrong one."""
+
+import argparse
+
+import pytest
+
+from k3agent.backend import cli
+from k3agent.backend.errors import BackendError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("123", 123), ("1K", 1024), ("64M", 64 << 20), ("1.5g", 3 << 29), ("2 GiB", 2 << 30), ("1TB", 1 << 40)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert cli.byte_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1X", "1e9", "M"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="size"):
+        cli.byte_size(text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--max-runing", "3"], "did you mean --max-running?"),
+        (["--max-running", "0"], "at least 1"),
+        (["--disk-cache-bytes", "lots"], "no size"),
+        (["--exactness", "perhaps"], "always"),
+        (["--tp", "two"], "at least 1"),
+    ],
+)
+def test_wrong_flags_are_explained(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.parser().parse_args(flags)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_every_flag_has_a_line_of_help() -> None:
+    for action in cli.parser()._actions:
+        assert action.help, action.option_strings
+
+
+def test_where_the_key_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("K3AGENT_API_KEY", "K3AGENT_SERVER_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    assert cli._api_key(None, None) is None
+    monkeypatch.setenv("K3AGENT_API_KEY", "usual")
+    monkeypatch.setenv("MINE", "mine")
+    assert cli._api_key(None, None) == "usual"
+    assert cli._api_key(None, "MINE") == "mine"
+    assert cli._api_key("given", "MINE") == "given"
+    with pytest.raises(BackendError, match="NOWHERE"):
+        cli._api_key(None, "NOWHERE")
+    with pytest.raises(BackendError, match="empty"):
+        cli._api_key(" ", None)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.9.9.9"])
+def test_this_machine_needs_no_key(host: str) -> None:
+    cli.check_exposure(host, None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", ""])
+def test_others_need_one(host: str) -> None:
+    with pytest.raises(BackendError, match="--api-key"):
+        cli.check_exposure(host, None)
+    cli.check_exposure(host, "key")
