@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k3agent.errors import K3AgentError
+from k3agent.tui.keymap import MODES
 from k3agent.tui.theme import PALETTES
 from k3agent.tui.widgets.completion import Candidate
 
 if TYPE_CHECKING:
     from k3agent.tui.screens.chatkeys import ChatKeys
-
-MODES = ("default", "accept-edits", "auto", "plan")
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,7 @@ COMMANDS: dict[str, Command] = {
     "sessions": Command("earlier sessions: go on, fork, rename, export, delete", _action("sessions")),
     "continue": Command("go on with a turn that was cut short", _continue),
     "rewind": Command("go back to an earlier prompt (also: Esc Esc)", _action("rewind")),
+    "models": Command("which model: what can be reached from here", _action("models")),
     "mode": Command("permission mode", _mode, " | ".join(MODES)),
     "changes": Command("changed files with their differences", _panel("changes")),
     "todos": Command("show or hide the steps", _panel("todos")),

@@ -200,14 +200,20 @@ class Driver:
         except TimeoutError:
             log.warning("session %s did not close within %s s", session.id, CLOSE_LIMIT_S)
 
+    async def drop_client(self, settings: Settings) -> None:
+        """Leave this model; the next `open` chooses by `settings`."""
+        self.settings = settings
+        await self._end_session()
+        client, self.client = self.client, None
+        if client is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_LIMIT_S):
+                    await client.aclose()
+
     async def close(self) -> None:
         """Children, sockets, files: ended or left behind within the limit."""
         self._is_closed = True
-        await self._end_session()
-        if self.client is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_LIMIT_S):
-                    await self.client.aclose()
+        await self.drop_client(self.settings)
 
     def newest_here(self) -> str:
         """The id of this folder's newest session. Raises StoreError when there is none."""

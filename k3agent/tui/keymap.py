@@ -12,6 +12,9 @@ from textual.binding import Binding, BindingType
 
 from k3agent.errors import ConfigError
 
+#: permission modes in the order in which Shift+Tab goes through them
+MODES = ("default", "accept-edits", "auto", "plan")
+
 
 @dataclass(frozen=True, slots=True)
 class Key:

@@ -12,11 +12,12 @@ from k3agent.errors import K3AgentError
 from k3agent.events import Decision
 from k3agent.tui.screens.chatbase import PLACEHOLDER, ChatBase
 from k3agent.tui.screens.editcall import EditCallScreen
-from k3agent.tui.widgets.approval import ApprovalPanel, Request
+from k3agent.tui.widgets.approval import PLAN, ApprovalPanel, Request
 
 # A question takes keys only after nothing was typed for so long.
 ARM_S = 0.7
 MIN_WAIT_S = 0.3
+GO_AHEAD = "Go ahead with the plan"
 
 
 class AnsweringChat(ChatBase):
@@ -81,6 +82,10 @@ class AnsweringChat(ChatBase):
         request = event.request
         if session is None:
             return
+        if request.is_plan:
+            self.settle(request.call_id)
+            self.take_plan(event.how, request.summary)
+            return
         match event.how:
             case "once":
                 session.answer(request.call_id, Decision.ALLOW)
@@ -102,6 +107,23 @@ class AnsweringChat(ChatBase):
                 session.answer(request.call_id, Decision.DENY)
         # The event that follows takes the request away; a stale one is taken away here.
         self.settle(request.call_id)
+
+    def offer_plan(self) -> None:
+        """The turn has ended in plan mode: the plan can be carried out, changed, or thought about further."""
+        session = self.driver.session
+        answer = session.messages[-1].text.strip() if session is not None and session.messages else ""
+        if answer:
+            self.ask(Request("", PLAN, answer, ""))
+
+    def take_plan(self, how: str, plan: str) -> None:
+        if how == "deny":
+            return
+        self.set_mode("accept-edits" if how == "session" else "default")
+        if how == "edit":
+            self.prompt.text = f"{GO_AHEAD}:\n\n{plan}"
+            self.prompt.move_cursor((0, len(GO_AHEAD)))
+            return
+        self.driver.submit(f"{GO_AHEAD}.")
 
     def reply(self, request: Request, text: str) -> None:
         session = self.driver.session

@@ -18,6 +18,7 @@ from k3agent.events import (
     CallProposed,
     Noticed,
     TurnEnded,
+    TurnOutcome,
     TurnStarted,
 )
 from k3agent.tui.driver import Driver
@@ -32,6 +33,11 @@ from k3agent.tui.widgets.message import WelcomeBlock
 
 if TYPE_CHECKING:
     from k3agent.agent.session import Session
+
+EMBEDDED = (
+    "This is the small model that comes with k3agent: offline, for small tasks. /models shows what else can"
+    " be reached from here; for Kimi K3 set MOONSHOT_API_KEY and start again."
+)
 
 
 class ChatScreen(ChatKeys):
@@ -62,6 +68,7 @@ class ChatScreen(ChatKeys):
         )
         self.driver.mode = app.settings.permission_mode or "default"
         self.line.status.mode = self.driver.mode
+        self._images = list(app.options.images)
         # Not before the first frame: what follows imports for a third of a second.
         self.call_after_refresh(self._start)
 
@@ -72,13 +79,18 @@ class ChatScreen(ChatKeys):
             self.notice(self.app.start_problem, "warning")
         if options.prompt:
             self.say(options.prompt)
-        if options.picks:
-            self.action_sessions()
         try:
             found = self.driver.newest_here() if options.continues_newest else options.resume_id
         except K3AgentError as error:
             self._failed(str(error))
             found = None
+        if options.picks:
+            from k3agent.tui.screens.sessions import SessionsScreen  # lazy: only when asked for
+
+            chosen = await self.app.push_screen_wait(SessionsScreen())
+            if chosen is not None:
+                chosen(self)
+                return
         await self.driver.open(found, forks=options.forks)
 
     def _welcome(self, model: str) -> list[tuple[str, str]]:
@@ -104,6 +116,8 @@ class ChatScreen(ChatKeys):
             self.show_queue()
         else:
             self.presenter.touch(self.welcome)
+            if info.provider == "bundled":
+                self.notice(EMBEDDED)
         self.todos.set_items(session.todo)
         if session.has_open_turn:
             draft = draft_block(session.draft)
@@ -159,6 +173,8 @@ class ChatScreen(ChatKeys):
         self.arguments.clear()
         self.focus_prompt()
         self._count_jobs()
+        if event.outcome is TurnOutcome.SUCCESS and self.line.status.mode == "plan" and not self.driver.queue:
+            self.call_later(self.offer_plan)
         self.app.tell(f"k3agent: {safe_line(event.detail or event.outcome.value, 80)}")
         # The driver starts what is queued only after this event.
         self.call_later(self.show_queue)

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from k3agent.tui.driver import Driver
 from k3agent.tui.files import FileIndex
-from k3agent.tui.keymap import CHAT_KEYS, PROMPT_KEYS, TRANSCRIPT_KEYS, first_actions
+from k3agent.tui.keymap import CHAT_KEYS, MODES, PROMPT_KEYS, TRANSCRIPT_KEYS, first_actions
 from k3agent.tui.presenter import MAX_FPS, Presenter
 from k3agent.tui.prompts import PromptHistory
 from k3agent.tui.safe import safe_line
@@ -117,6 +117,16 @@ class ChatBase(Screen[None]):
     def hint(self, text: str) -> None:
         """A few words in the status line; empty takes them away."""
         self.line.status.hint = text
+        self.line.changed()
+
+    def set_mode(self, mode: str) -> None:
+        if mode not in MODES:
+            self.notice(f"modes: {', '.join(MODES)}", "warning")
+            return
+        session = self.driver.session
+        if session is not None:
+            session.set_permission_mode(mode)
+        self.driver.mode = self.line.status.mode = mode
         self.line.changed()
 
     def say_briefly(self, text: str, seconds: float = 3.0) -> None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from textual import work
 
+from k3agent.config.settings import Settings
 from k3agent.errors import K3AgentError
-from k3agent.tui.commands import MODES, Command
+from k3agent.tui.commands import Command
+from k3agent.tui.keymap import MODES
 from k3agent.tui.presenter import USER_INTERRUPT
 from k3agent.tui.screens.typing import TypingChat
 from k3agent.tui.widgets.answer import AnswerBlock
@@ -89,16 +91,6 @@ class ChatKeys(TypingChat):
         now = self.line.status.mode
         at = MODES.index(now) if now in MODES else 0
         self.set_mode(MODES[(at + 1) % len(MODES)])
-
-    def set_mode(self, mode: str) -> None:
-        if mode not in MODES:
-            self.notice(f"modes: {', '.join(MODES)}", "warning")
-            return
-        session = self.driver.session
-        if session is not None:
-            session.set_permission_mode(mode)
-        self.driver.mode = self.line.status.mode = mode
-        self.line.changed()
 
     # --- moving ---
 
@@ -217,6 +209,11 @@ class ChatKeys(TypingChat):
 
         self.open_dialog(SettingsScreen())
 
+    def action_models(self) -> None:
+        from k3agent.tui.screens.models import ModelsScreen  # lazy: only when asked for
+
+        self.open_dialog(ModelsScreen())
+
     def action_doctor(self) -> None:
         from k3agent.tui.screens.doctor import DoctorScreen  # lazy: only when asked for
 
@@ -241,6 +238,12 @@ class ChatKeys(TypingChat):
         self.line.status.cost_usd = 0.0
         await self.driver.switch(session_id, forks=forks)
         self.focus_prompt()
+
+    @work(exclusive=True, group="start")
+    async def change_model(self, settings: Settings) -> None:
+        """A new session with another model."""
+        await self.driver.drop_client(settings)
+        self.switch_session(None)
 
     def rewind_to(self, block: UserBlock) -> None:
         """Back to before this prompt; its text is in the prompt again."""

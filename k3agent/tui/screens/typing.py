@@ -24,6 +24,7 @@ from k3agent.tui.widgets.prompt import Prompt
 from k3agent.tui.widgets.toolcall import ToolBlock
 
 MAX_SHELL_BYTES = 200_000
+MENTION = re.compile(r'@(?:"([^"\n]+)"|([^\s"]+))')
 IMAGE = re.compile(r"\.(png|jpe?g|gif|webp|bmp)$", re.IGNORECASE)
 
 
@@ -64,7 +65,7 @@ class TypingChat(AnsweringChat):
     def say(self, text: str, *, is_steer: bool = False) -> None:
         """A prompt of the user: now, into the running turn, or after it."""
         try:
-            images = [image_part(path) for path in self.take_images()]
+            images = [image_part(path) for path in (*self.take_images(), *self._named_images(text))]
         except (OSError, K3AgentError) as error:
             self.notice(str(error), "error")
             return
@@ -77,6 +78,15 @@ class TypingChat(AnsweringChat):
             return
         self.driver.submit(text, images)
         self.show_queue()
+
+    def _named_images(self, text: str) -> list[Path]:
+        """Image files named after `@`, or alone in the prompt (a file dropped on the terminal)."""
+        names = [hit[1] or hit[2] for hit in MENTION.finditer(text)]
+        alone = text.strip().strip("'\"").removeprefix("file://")
+        if "\n" not in alone and alone.startswith(("/", "~")):
+            names.append(alone)
+        paths = [self.app.options.cwd / Path(name).expanduser() for name in names if IMAGE.search(name)]
+        return [path for path in dict.fromkeys(paths) if path.is_file()]
 
     def add_image(self, path: Path) -> None:
         self._images = [*self._images, path]

@@ -7,6 +7,7 @@ are single keys of its own, never Enter or Space.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.segment import Segment
@@ -28,11 +29,26 @@ from k3agent.tui.widgets.toolcall import pretty_arguments
 
 MAX_PREVIEW = 400
 ASK = "ask"
+PLAN = "plan"
+RUN_ANSWERS = (
+    ("y", "yes, once"),
+    ("e", "edit first"),
+    ("n", "no"),
+    ("d", "no, and say what to do instead"),
+)
+PLAN_ANSWERS = (
+    ("y", "yes, do it and ask before changes"),
+    ("s", "yes, and edit files without asking"),
+    ("e", "change the plan first"),
+    ("n", "no, go on planning"),
+)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked. For the tool `ask`, `summary` is the question and `reason` its choices, one a line."""
+    """What is asked. For the tool `ask`, `summary` is the question and `reason` its choices, one a line; for
+    `plan` (the turn has ended in plan mode) `summary` is the plan.
+    """
 
     call_id: str
     tool: str
@@ -44,6 +60,10 @@ class Request:
     @property
     def is_question(self) -> bool:
         return self.tool == ASK
+
+    @property
+    def is_plan(self) -> bool:
+        return self.tool == PLAN
 
     @property
     def choices(self) -> list[str]:
@@ -123,6 +143,7 @@ class ApprovalPanel(ScrollView, can_focus=True):
             return
         more = f" (and {len(self.requests) - 1} more)" if len(self.requests) > 1 else ""
         title = "The model asks" if request.is_question else f"May {request.tool} do this?"
+        title = "Shall this plan be carried out?" if request.is_plan else title
         self.border_title = f"{title}{more}".replace("[", "\\[")
         self.border_subtitle = "" if self.is_armed else "keys answer after a pause in typing"
         self._lay_out()
@@ -158,22 +179,24 @@ class ApprovalPanel(ScrollView, can_focus=True):
 
     def _call(self, request: Request, width: int) -> list[Row]:
         palette = self.palette
+        if request.is_plan:
+            # The plan itself stands above, in the conversation.
+            return self._answers(PLAN_ANSWERS, width)
         rows = _preview(request, width, palette)
         rows.append([])
         why = Text(f"Why it asks: {safe(request.reason)}", style=palette.style("dim"))
         rows += wrap(why, width)
-        rows += self._answers(request, width)
-        return rows
+        answers = list(RUN_ANSWERS)
+        if request.rules:
+            rule = safe(" and ".join(request.rules))
+            answers[1:1] = [("s", f"yes, and {rule} for this session"), ("a", "the same for good")]
+        return rows + self._answers(answers, width)
 
-    def _answers(self, request: Request, width: int) -> list[Row]:
+    def _answers(self, entries: Sequence[tuple[str, str]], width: int) -> list[Row]:
+        """The keys with their meaning; no entry is torn apart where it fits on a line."""
         palette = self.palette
         key = palette.style("warn" if self.is_armed else "faint", bold=True)
         words = palette.style("text" if self.is_armed else "dim")
-        rule = " and ".join(request.rules)
-        entries = [("y", "yes, once")]
-        if rule:
-            entries += [("s", f"yes, and {safe(rule)} for this session"), ("a", "the same for good")]
-        entries += [("e", "edit first"), ("n", "no"), ("d", "no, and say what to do instead")]
         rows: list[Row] = []
         room = 0
         for letter, what in entries:
@@ -208,7 +231,10 @@ class ApprovalPanel(ScrollView, can_focus=True):
         request = self.current
         if request is None or not self.is_armed or request.is_question:
             return
-        if how in ("session", "always") and not request.rules:
+        known = ("once", "session", "edit", "deny") if request.is_plan else None
+        if known is None and how in ("session", "always") and not request.rules:
+            known = ()
+        if known is not None and how not in known:
             self.app.bell()
             return
         self.post_message(self.Answered(request, how))
