@@ -1,6 +1,7 @@
 """The server's end of the pipe: starts the engine process, sends requests, hands reports to whoever waits.
 
-An engine that dies ends the running requests with an error and is started once more; the server stays up.
+An engine that dies ends the running requests with an error and is started once more; the server stays up. One
+that dies again within minutes is not.
 Nothing here imports torch.
 """
 
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator
 from multiprocessing.connection import Connection
 
@@ -35,6 +37,9 @@ from k3agent.backend.errors import RANK_LOST_STATUS, EngineUnavailableError, Ran
 
 log = logging.getLogger(__name__)
 
+RESTART_WINDOW_S = 600
+"""Within so many seconds an engine that dies is started again only `max_restarts` times."""
+
 RequestReport = Prefilled | Generated | Finished | Failed
 
 
@@ -44,6 +49,7 @@ class EngineClient:
     def __init__(self, settings: EngineSettings, max_restarts: int = 1) -> None:
         self.counters: dict[str, float] = {}
         self.num_restarts = 0
+        self._restarts: list[float] = []
         self.ready: Ready | None = None
         self.is_lost = asyncio.Event()
         """Set when the process has ended for good."""
@@ -206,8 +212,11 @@ class EngineClient:
             return
         log.error("%s", text)
         # what failed while loading would fail again
-        may_restart = was_ready and not self._is_ranked and self.num_restarts < self._max_restarts
+        # one that dies again soon after would do so for ever
+        recent = [at for at in self._restarts if time.monotonic() - at < RESTART_WINDOW_S]
+        may_restart = was_ready and not self._is_ranked and len(recent) < self._max_restarts
         if may_restart and self._loop is not None:
+            self._restarts = [*recent, time.monotonic()]
             self.num_restarts += 1
             self._restart = self._loop.create_task(self._start_again())
         else:
