@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App
+from textual.driver import Driver
 from textual.screen import Screen
 
 from k3agent.config.paths import user_config
@@ -41,7 +43,7 @@ class K3App(App[int]):
 
     def __init__(self, options: UiOptions, settings: Settings) -> None:
         # The mouse is used with the cells' coordinates; animation is switched off: it costs and distracts.
-        super().__init__()
+        super().__init__(driver_class=_driver())
         self.options = options
         self.settings = settings
         self.farewell = ""
@@ -139,6 +141,15 @@ class K3App(App[int]):
 
     async def action_quit(self) -> None:
         await self.leave()
+
+
+def _driver() -> type[Driver] | None:
+    """Ours where Textual would take the one it derives from; elsewhere, and in tests, Textual's choice."""
+    if sys.platform == "win32":
+        return None
+    from k3agent.tui.terminal import QuietDriver  # lazy: termios, not on every system
+
+    return QuietDriver
 
 
 def _plain(text: str) -> str:
