@@ -188,8 +188,11 @@ class Engine:
         self._runner.close()
 
     def counters(self) -> Counters:
-        background = {"canonical_tokens": float(self._canonicaliser.num_tokens)}
-        return Counters(values=self._sums | background | levels(self.cache, self.scheduler))
+        own = {
+            "canonical_tokens": float(self._canonicaliser.num_tokens),
+            "trail_bytes": float(len(self._runner.trail_slots) * self._runner.storage.state_bytes),
+        }
+        return Counters(values=self._sums | own | levels(self.cache, self.scheduler))
 
     # --- steps
 

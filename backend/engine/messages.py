@@ -120,6 +120,7 @@ class Ready:
     device: str
     dtype: str
     min_cacheable_tokens: int = 1
+    """Of a prompt that is sent again; a turn that is continued hits whatever its length."""
 
 
 @dataclass(frozen=True, slots=True)
