@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 MAX_DEPTH = 8
+# Longer lines of prose are hard to read; code and tables take what they need.
+MAX_PROSE = 120
 _SPANS = {"strong_open": Style(bold=True), "em_open": Style(italic=True), "s_open": Style(strike=True)}
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 
@@ -97,7 +99,7 @@ class _Layout:
                 text.stylize_before(palette.style("accent", bold=True))
                 return wrap(text, width)
             case "paragraph_open":
-                return wrap(self._inline(), width)
+                return wrap(self._inline(), min(width, MAX_PROSE))
             case "fence" | "code_block":
                 return self._code(token, width)
             case "hr":

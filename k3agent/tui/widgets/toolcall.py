@@ -19,6 +19,7 @@ LIVE_LINES = 8
 HEAD_LINES, TAIL_LINES = 3, 5
 DIFF_LINES = 24
 MAX_LIVE_CHARS = 20_000
+OUR_WORDS = {"denied", "invalid", "stopped"}
 ENDED_WELL = "\n[exit code 0]"
 DIFF_TOOLS = {"edit", "write", "patch"}
 QUIET_TOOLS = {"read", "grep", "glob", "todo", "jobs", "skill"}
@@ -163,7 +164,9 @@ class ToolBlock(Block):
                     note = f"… {left:,} more line{'s' if left > 1 else ''} (click to unfold)"
                     rows.append([Segment(note, palette.style("faint", italic=True))])
                 continue
-            pieces = wrap_code(Text(line, style=style), width)
+            # k3agent's own sentences break at words, a program's lines anywhere.
+            text = Text(line, style=style)
+            pieces = wrap(text, width) if self.state in OUR_WORDS else wrap_code(text, width)
             if not self.is_open and len(pieces) > 3:
                 pieces = [*pieces[:3], [Segment("…", style)]]
             rows += pieces
