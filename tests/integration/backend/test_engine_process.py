@@ -94,3 +94,27 @@ async def test_bad_files_are_named(tmp_path: Path) -> None:
     await asyncio.sleep(0.2)
     assert client.state == "dead"
     await client.stop()
+
+
+async def test_t09_a_new_process_resumes_from_the_disk(tiny_dir: Path, tmp_path: Path) -> None:
+    settings = EngineSettings(
+        model_dir=str(tiny_dir),
+        threads=1,
+        cache_bytes=16 << 20,
+        exactness="idle",
+        grid=64,
+        speculation="prompt-lookup",
+        disk_cache_dir=str(tmp_path / "cache"),
+    )
+    answers: list[list[int]] = []
+    for expected_tier in ("none", "disk"):
+        client = EngineClient(settings)
+        await client.start()
+        try:
+            ids, end = await whole(client, add("a", length=150))
+        finally:
+            await client.stop(timeout_s=60)
+        answers.append(ids)
+        by_tier = {tier: count for tier, count in end.num_cached_by_tier.items() if count}
+        assert by_tier == ({} if expected_tier == "none" else {"disk": 128})
+    assert answers[0] == answers[1]
