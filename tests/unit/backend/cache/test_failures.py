@@ -1,6 +1,6 @@
 """Failure classes seen in other engines' prefix caches, as far as the cache alone can show them.
 
-The numbers are those of the table in docs/cache.md; the engine's tests have the others.
+The numbers are those of docs/failure-classes.md; the engine's tests have the others.
 """
 
 from pathlib import Path
