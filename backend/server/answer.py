@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from k3agent.backend.chat.answers import SampledAnswers
+from k3agent.backend.chat.images import PreparedImage
 from k3agent.backend.chat.template import Json, ReadImage, Rendered, reasoning_text, render
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.engine.client import EngineClient
@@ -17,6 +18,7 @@ from k3agent.backend.engine.messages import Add, Failed, Finished, Generated, Pr
 from k3agent.backend.errors import BackendError, BadRequestError
 from k3agent.backend.server.assembly import AnswerEvent, Assembly, Done, Progress
 from k3agent.backend.server.errors import OverloadedError
+from k3agent.backend.server.files import SCHEME, Uploads
 from k3agent.backend.server.metrics import Metrics
 from k3agent.backend.server.schema import ChatRequest, schema_text
 
@@ -56,6 +58,7 @@ class ChatService:
         self.max_model_len = max_model_len
         self.metrics = metrics or Metrics()
         self.reads_images = read_image is not None
+        self.uploads = Uploads()
         self._read_image = read_image
         self.stopping = asyncio.Event()
         self._tokenizer = tokenizer
@@ -119,8 +122,12 @@ class ChatService:
             response_format=request.response_format,
             thinking=request.thinking,
             substitute=self._answers.substitute(),
-            read_image=self._read_image,
+            read_image=self._image if self._read_image else None,
         )
+
+    def _image(self, url: str) -> PreparedImage:
+        assert self._read_image is not None
+        return self._read_image(self.uploads.data_url(url) if url.startswith(SCHEME) else url)
 
     async def run(self, prepared: Prepared) -> AsyncGenerator[AnswerEvent, None]:
         """Events of the answer; the last one is Done. Leaving early aborts the generation."""

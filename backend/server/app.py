@@ -24,6 +24,7 @@ from k3agent.backend.server.assembly import AnswerEvent, Done, Progress
 from k3agent.backend.server.body import BodyReader
 from k3agent.backend.server.errors import HttpError, OverloadedError, error_body, status_of
 from k3agent.backend.server.fields import shown
+from k3agent.backend.server.files import parse_form
 from k3agent.backend.server.metrics import Metrics
 from k3agent.backend.server.sampling import Profile
 from k3agent.backend.server.schema import parse_chat
@@ -67,6 +68,11 @@ def build_app(state: ServerState) -> ASGIApp:
         ("POST", "/chat/completions", routes.chat),
         ("POST", "/tokenize", routes.tokenize),
         ("POST", "/tokenizers/estimate-token-count", routes.estimate),
+        ("POST", "/files", routes.upload),
+        ("GET", "/files", routes.files),
+        ("GET", "/files/{file_id}", routes.file),
+        ("GET", "/files/{file_id}/content", routes.file_content),
+        ("DELETE", "/files/{file_id}", routes.delete_file),
     ]
     app = Starlette(
         routes=[
@@ -210,6 +216,36 @@ class Routes:
         prepared = await self._prepare({"model": self._state.model, **await self._bodies.read(request)})
         return Json({"data": {"total_tokens": prepared.prompt_tokens}})
 
+    # --- files
+
+    async def upload(self, request: Request) -> Response:
+        form = await self._bodies.read_bytes(request)
+        upload = parse_form(request.headers.get("content-type", ""), form)
+        if upload.purpose == "image" and not self._state.service.reads_images:
+            raise BadRequestError("this model reads no images; use a model with vision")
+        self._state.service.uploads.add(upload)
+        return Json(upload.body())
+
+    async def files(self, request: Request) -> Response:
+        uploads = self._state.service.uploads.all()
+        return Json({"object": "list", "data": [upload.body() for upload in uploads]})
+
+    async def file(self, request: Request) -> Response:
+        return Json(self._state.service.uploads.get(request.path_params["file_id"]).body())
+
+    async def file_content(self, request: Request) -> Response:
+        upload = self._state.service.uploads.get(request.path_params["file_id"])
+        if upload.purpose != "file-extract":
+            raise BadRequestError("only files with the purpose file-extract have a text")
+        return PlainTextResponse(upload.data.decode("utf-8", "replace"))
+
+    async def delete_file(self, request: Request) -> Response:
+        file_id = request.path_params["file_id"]
+        self._state.service.uploads.delete(file_id)
+        return Json({"id": file_id, "object": "file", "deleted": True})
+
+    # --- chat
+
     async def _prepare(self, body: dict[str, Any]) -> Prepared:
         chat = parse_chat(body, self._state.profile)
         if chat.model != self._state.model:
@@ -219,8 +255,6 @@ class Routes:
                 f"The model {shown(chat.model)} is not served here; this server has {self._state.model!r}.",
             )
         return await self._state.service.prepare(chat)
-
-    # --- chat
 
     async def chat(self, request: Request) -> Response:
         body = await self._bodies.read(request)

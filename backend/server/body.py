@@ -33,6 +33,9 @@ class BodyReader:
 
     async def read(self, request: Request) -> dict[str, Any]:
         """The decoded body; raises BadRequestError or HttpError."""
+        return decode(await self.read_bytes(request))
+
+    async def read_bytes(self, request: Request) -> bytes:
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > self._max_bytes:
             raise self._too_long()
@@ -45,7 +48,7 @@ class BodyReader:
                     raise self._too_long()
                 if self._held > _MANY_BODIES * self._max_bytes:
                     raise OverloadedError("too many large bodies at once")
-            return decode(body)
+            return bytes(body)
         finally:
             self._held -= len(body)
 

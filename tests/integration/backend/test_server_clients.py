@@ -5,7 +5,9 @@ The latter two bring many packages, so they live in an environment of their own,
 their tests are skipped.
 """
 
+import base64
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -133,6 +135,35 @@ class TestOpenAI:
         assert all(e["logprob"] <= 0 and len(e["top_logprobs"]) == 3 for e in entries)
         content = b"".join(bytes(e.bytes) for e in choice.logprobs.content)
         assert content.decode(errors="replace") == (choice.message.content or "")
+
+    def test_files(self, client: Any, seeing: Running) -> None:
+        made = client.files.create(file=("notes.txt", "héllo".encode()), purpose="file-extract")
+        assert (made.bytes, made.filename, made.status) == (6, "notes.txt", "processed")
+        assert client.files.content(made.id).text == "héllo"
+        assert [file.id for file in client.files.list().data] == [made.id]
+        assert client.files.delete(made.id).deleted
+        with pytest.raises(openai.NotFoundError):
+            client.files.retrieve(made.id)
+        with pytest.raises(openai.BadRequestError, match="no images"):
+            client.files.create(file=("a.png", b"x"), purpose="image")
+
+        picture = pytest.importorskip("PIL.Image")
+        buffer = io.BytesIO()
+        picture.new("RGB", (60, 40), "red").save(buffer, "PNG")
+        sighted = openai.OpenAI(base_url=seeing.url + "/v1", api_key=KEY, max_retries=0)
+        image = sighted.files.create(file=("a.png", buffer.getvalue()), purpose="image")
+        carried = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+        told = []
+        for url in (f"ms://{image.id}", carried):
+            parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What?"}]
+            answer = sighted.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": parts}], temperature=0, max_tokens=8
+            )
+            told.append((answer.choices[0].message, answer.usage.prompt_tokens))
+        assert told[0] == told[1]
+        with pytest.raises(openai.BadRequestError, match="names no image"):
+            parts[0]["image_url"] = {"url": "ms://nothing"}
+            sighted.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": parts}])
 
     def test_errors_have_their_classes(self, client: Any, server: Running) -> None:
         ask = client.chat.completions.create

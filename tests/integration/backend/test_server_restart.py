@@ -14,6 +14,7 @@ def test_the_next_server_knows_the_session(start: Start, hurried_dir: Path, tmp_
     flags = ("--disk-cache", str(tmp_path))
     messages: list[Any] = [{"role": "system", "content": "You work in a repository. " * 20}, USER]
     first = start(*flags, model=hurried_dir)
+    known = 0
     for turn in range(3):
         answer = first.post(messages=messages, seed=turn, **ASKED).json()
         known = answer["usage"]["total_tokens"]
