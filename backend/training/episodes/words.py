@@ -3,10 +3,12 @@ made of them.
 """
 
 import random
-import zlib
 from collections.abc import Callable
 from keyword import iskeyword
 from pathlib import Path
+
+from k3agent.backend.training.episodes import openwords
+from k3agent.backend.training.episodes.openwords import OPEN_SHARE, is_held_out, open_word
 
 
 def _lists() -> dict[str, list[str]]:
@@ -51,43 +53,10 @@ PLURAL_EXCEPTIONS = {
     "shelf": "shelves",
     "wolf": "wolves",
 }
-CONSONANTS = [
-    "b",
-    "c",
-    "d",
-    "f",
-    "g",
-    "h",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "r",
-    "s",
-    "t",
-    "v",
-    "w",
-    "z",
-    "br",
-    "cr",
-    "dr",
-    "fl",
-    "gr",
-    "kl",
-    "pl",
-    "pr",
-    "st",
-    "tr",
-]
-VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "io", "ou"]
-HELD_OUT_SHARE = 12
 
 
-def is_held_out(word: str) -> bool:
-    """Whether a word belongs to the part that training never sees (a fixed eighth or so, by checksum)."""
-    return zlib.crc32(word.encode()) % 100 < HELD_OUT_SHARE
+PROSE_SHARE = 0.35
+"""Of all sentences in documents, comments and messages, those that people really wrote."""
 
 
 def plural(noun: str) -> str:
@@ -121,6 +90,8 @@ class Words:
         self.rng = rng
         self.natural = rng.random() < 0.5
         """Names as programs have them (users, orders, services) rather than any words of the language."""
+        self.open_share = OPEN_SHARE * rng.choice((0.0, 0.5, 1.0, 1.5, 2.0))
+        """The share of words without end; projects differ in it."""
         self.held_out = held_out
         self.part = part or ("held_out" if held_out else "train")
         pools = POOLS[held_out]
@@ -128,30 +99,33 @@ class Words:
         self._nouns, self._verbs, self._adjectives = pools
         self.used: set[str] = set()
 
+    def open(self) -> str | None:
+        """A word that no list has, as often as this project has them."""
+        return open_word(self.rng, self.held_out) if self.rng.random() < self.open_share else None
+
     def noun(self) -> str:
-        """A noun; now and then an invented word."""
+        """A noun; often one that no list has."""
+        if (word := self.open()) is not None:
+            return word
         if self.natural and self.rng.random() < 0.75:
             return self.rng.choice(self._usual["NATURAL_NOUNS"])
-        return self.invented() if self.rng.random() < 0.05 else self.rng.choice(self._nouns)
+        return self.rng.choice(self._nouns)
 
     def verb(self) -> str:
         """A verb."""
+        if self.rng.random() < 0.6 and (word := self.open()) is not None:
+            return word
         if self.natural and self.rng.random() < 0.9:
             return self.rng.choice(self._usual["NATURAL_VERBS"])
         return self.rng.choice(self._verbs)
 
     def adjective(self) -> str:
         """An adjective."""
+        if (word := self.open()) is not None:
+            return word
         if self.natural and self.rng.random() < 0.85:
             return self.rng.choice(self._usual["NATURAL_ADJECTIVES"])
         return self.rng.choice(self._adjectives)
-
-    def invented(self) -> str:
-        """A word that no list has."""
-        rng = self.rng
-        length = rng.choice((2, 2, 2, 3))
-        text = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(length))
-        return text + rng.choice(("", "n", "r", "x", "l", "t"))
 
     def fresh(self, make: Callable[[], str], tries: int = 40) -> str:
         """The first name from `make()` that was not used yet."""
@@ -220,7 +194,7 @@ class Words:
 
         def make() -> str:
             kind = rng.random()
-            if kind < 0.3:
+            if kind < 0.3 and rng.random() >= self.open_share:
                 return rng.choice(_LISTS["COMMON_KEYS"])
             if kind < 0.6:
                 return self.noun()
@@ -249,7 +223,7 @@ class Words:
 
         def make() -> str:
             kind = rng.random()
-            if kind < 0.2:
+            if kind < 0.2 and rng.random() >= self.open_share:
                 return rng.choice(_LISTS["COMMON_CONSTANTS"])
             if kind < 0.35:
                 words = [rng.choice(CONST_PREFIX), self.noun()]
@@ -272,6 +246,8 @@ class Words:
 
         def make() -> str:
             kind = self.rng.random()
+            if (word := self.open()) is not None:
+                return word if kind < 0.6 else f"{word}_{self.noun()}"
             if self.natural and kind < 0.7:
                 name = self.rng.choice(_LISTS["NATURAL_MODULES"])
                 return name if kind < 0.5 else f"{self.noun()}_{name}"
@@ -297,6 +273,8 @@ class Words:
     def phrase(self) -> str:
         """A short sentence without full stop."""
         rng = self.rng
+        if rng.random() < PROSE_SHARE:
+            return self.sentence()
         noun, other = self.noun(), self.noun()
         if self.natural and rng.random() < 0.7:
             return rng.choice(
@@ -328,6 +306,12 @@ class Words:
                 f"{noun} {self.verb()}s {other}",
             )
         )
+
+    def sentence(self) -> str:
+        """A real sentence from the library's documentation, without full stop."""
+        texts = openwords.sentences(self.held_out)
+        text = self.rng.choice(texts)
+        return text if self.rng.random() < 0.6 else text[0].lower() + text[1:]
 
     def text_value(self) -> str:
         """A short string as found in constants and settings."""

@@ -9,6 +9,7 @@ from k3agent.backend.training.episodes.families.creating import ENDINGS, new_pat
 from k3agent.backend.training.episodes.families.look import bullet_list, names_in
 from k3agent.backend.training.episodes.families.read import read_definition, unique_definition
 from k3agent.backend.training.episodes.families.repair import run_tests
+from k3agent.backend.training.episodes.openwords import open_word
 from k3agent.backend.training.episodes.policy import base_name, hits, open_file, quoted, search_file, show
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
@@ -299,7 +300,7 @@ def create_two(ctx: Setting) -> Plan | None:
 def cannot_run(ctx: Setting) -> Plan | None:
     """Tests that need a package which is not installed: nothing to repair in the code."""
     rng, words = ctx.rng, ctx.words
-    package = ctx.unused(words.invented)
+    package = ctx.unused(lambda: open_word(ctx.rng, words.held_out))
     code = ctx.facts.code_paths()
     path = f"test_{package}_{words.noun()}.py"
     if path in ctx.facts.files or not code or ctx.facts.test_paths():
