@@ -25,7 +25,7 @@ def test_what_is_no_size(text: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--max-runing", "3"], "did you mean --max-running?"),
+        (["--maxrunning", "3"], "did you mean --max-running?"),
         (["--max-running", "0"], "at least 1"),
         (["--disk-cache-bytes", "lots"], "no size"),
         (["--exactness", "perhaps"], "always"),
