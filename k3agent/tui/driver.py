@@ -47,6 +47,8 @@ class Driver:
     on_event: Callable[[AnyEvent], None]
     on_ready: Callable[[Session], None]
     on_failed: Callable[[str], None]
+    #: a turn is over, and no other has begun
+    on_idle: Callable[[], None] = lambda: None
     on_notify: Callable[[str], None] = lambda text: None
     make_client: Callable[[], ModelClient] | None = None
     session: Session | None = None
@@ -168,6 +170,7 @@ class Driver:
             else:
                 ended = await session.submit(item.text, item.images)
         except K3AgentError as error:
+            self._task = None
             self.on_failed(str(error))
             return
         left = session.take_back_steering()
@@ -179,6 +182,8 @@ class Driver:
         self._task = None
         if ended is None or ended.outcome is TurnOutcome.SUCCESS:
             self._next()
+        if not self.is_busy:
+            self.on_idle()
 
     def interrupt(self, reason: str) -> bool:
         if self.session is None or not self.is_busy:

@@ -29,6 +29,9 @@ class Pane:
         self.root, self.url = root, url
         self.workspace = root / "ws"
         self.workspace.mkdir(exist_ok=True)
+        self.editor = root / "editor"
+        self.editor.write_text('#!/bin/sh\nprintf "written in the editor" > "$1"\n')
+        self.editor.chmod(0o755)
 
     def tmux(self, *words: str) -> str:
         argv = ["tmux", "-S", str(self.socket), "-f", "/dev/null", *words]
@@ -51,6 +54,7 @@ class Pane:
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
             "LANG": "C.UTF-8",
             "TERM": "tmux-256color",
+            "VISUAL": str(self.editor),
         }
         command = ["env", "-i", *(f"{name}={value}" for name, value in environ.items())]
         command += [sys.executable, "-P", "-c", PROGRAM, *words]
@@ -186,3 +190,39 @@ def test_a_signal_ends_it_in_good_order(pane: Pane) -> None:
     pane.until("scripted")
     os.kill(pane.pid(), signal.SIGTERM)
     pane.until("ended with 143")
+
+
+def test_the_editor_gives_the_screen_back(pane: Pane, server: ScriptedServer) -> None:
+    pane.start("--permission-mode", "auto")
+    pane.until("scripted")
+    pane.type("to be replaced")
+    pane.until("to be replaced")
+    pane.keys("C-g")
+    pane.until("written in the editor")
+    # Keys arrive again, and Esc alone is still told from the beginning of a sequence.
+    pane.type(" and typed on")
+    pane.until("written in the editor and typed on")
+    pane.keys("Enter")
+    pane.until("The file made is there.")
+    assert "written in the editor and typed on" in str(server.requests[0].json["messages"][-1])
+
+
+def test_steering_and_queueing(pane: Pane, server: ScriptedServer) -> None:
+    pane.start("--permission-mode", "auto")
+    pane.until("scripted")
+    pane.type("make the file")
+    pane.keys("Enter")
+    pane.until("done · 2 steps")
+    pane.type("tell a long story")
+    pane.keys("Enter")
+    pane.until("long long long")
+    pane.type("queued words")
+    pane.keys("Enter")
+    pane.until("⏎ next: queued words", "1 queued")
+    pane.keys("Escape")
+    # What waited is not sent into a turn that was cut short.
+    pane.until("interrupted · ", "/send sends them")
+    pane.type("/send")
+    pane.keys("Enter")
+    pane.until("❯ queued words", "Understood.")
+    assert "queued words" in str(server.requests[-1].json["messages"][-1])

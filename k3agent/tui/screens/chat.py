@@ -63,6 +63,7 @@ class ChatScreen(ChatKeys):
             on_event=self._session_event,
             on_ready=self._ready,
             on_failed=self._failed,
+            on_idle=self.show_queue,
             on_notify=self._tell_later,
             make_client=app.make_client,
         )
@@ -109,6 +110,7 @@ class ChatScreen(ChatKeys):
         status.window = info.context_window
         status.mode = session.permission_mode
         status.begin("")
+        status.hint = ""
         why = f": {info.why}" if info.why else ""
         self.welcome.set(self._welcome(f"{info.model} from {info.provider}{why}"))
         if session.messages:
@@ -127,7 +129,8 @@ class ChatScreen(ChatKeys):
         self.app.set_title(f"k3agent {self.app.options.cwd.name}")
 
     def _tell_later(self, text: str) -> None:
-        self.app.call_later(self.notice, text)
+        """How far a slow start is: in the status line, until the session is there."""
+        self.app.call_later(self.hint, safe_line(text))
 
     def _failed(self, text: str) -> None:
         self.line.status.begin("")
@@ -176,8 +179,6 @@ class ChatScreen(ChatKeys):
         if event.outcome is TurnOutcome.SUCCESS and self.line.status.mode == "plan" and not self.driver.queue:
             self.call_later(self.offer_plan)
         self.app.tell(f"k3agent: {safe_line(event.detail or event.outcome.value, 80)}")
-        # The driver starts what is queued only after this event.
-        self.call_later(self.show_queue)
 
     def _count_jobs(self) -> None:
         session = self.driver.session

@@ -20,7 +20,7 @@ HEAD_LINES, TAIL_LINES = 3, 5
 DIFF_LINES = 24
 MAX_LIVE_CHARS = 20_000
 OUR_WORDS = {"denied", "invalid", "stopped"}
-ENDED_WELL = "\n[exit code 0]"
+ENDED_WELL = "[exit code 0]"
 DIFF_TOOLS = {"edit", "write", "patch"}
 QUIET_TOOLS = {"read", "grep", "glob", "todo", "jobs", "skill"}
 
@@ -152,6 +152,8 @@ class ToolBlock(Block):
         style = palette.style(color)
         # That all went well is what the mark in front says.
         output = self.output if self.is_open else self.output.removesuffix(ENDED_WELL)
+        if not output.strip():
+            return []
         lines = safe(output).rstrip("\n").split("\n")
         left = 0
         if not self.is_open and len(lines) > head + tail:
