@@ -1,5 +1,6 @@
 """Broken projects: a function of the project (or of a new module) gets a bug that its tests notice."""
 
+import random
 import re
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from k3agent.backend.training.episodes.mutate import Bug, find_bug, outcome, wit
 from k3agent.backend.training.episodes.project import layout, literal, test_file
 from k3agent.backend.training.episodes.pycode import Module, Style, draw_const
 from k3agent.backend.training.episodes.registry import Setting
+from k3agent.backend.training.episodes.words import Words
 
 
 @dataclass(slots=True)
@@ -100,7 +102,20 @@ def fresh_function(ctx: Setting) -> Func:
         if not _usable(func):
             continue
         if not any(func.name in text for text in ctx.facts.files.values()):
+            pad(func, rng, words)
             return func
+
+
+def pad(func: Func, rng: random.Random, words: Words) -> None:
+    """Comments, blank lines and a longer docstring now and then, so that no line can be counted out."""
+    for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
+        at = rng.randrange(len(func.body))
+        line = func.body[at]
+        indent = line[: len(line) - len(line.lstrip())]
+        func.body.insert(at, "" if at and rng.random() < 0.3 else f"{indent}# {words.phrase()}")
+    if rng.random() < 0.25:
+        rows = [f"{words.phrase().capitalize()}." for _ in range(rng.choice((1, 2, 2, 3)))]
+        func.doc = "\n".join([f"Return {func.description}.", "", *rows, ""])
 
 
 def _fresh_module(ctx: Setting) -> tuple[Module, Func, Style, dict[str, str], str]:
@@ -121,7 +136,7 @@ def _fresh_module(ctx: Setting) -> tuple[Module, Func, Style, dict[str, str], st
     if rng.random() < 0.3:
         module.consts = [draw_const(rng, words, style)]
     for item in module.functions:
-        if item.body[-1].strip().startswith("return") and (rng.random() < 0.5):
+        if not item.doc and item.body[-1].strip().startswith("return") and rng.random() < 0.5:
             item.doc = f"Return {item.description}."
     extra = (
         {f"{folder}__init__.py": ""}

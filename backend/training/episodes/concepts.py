@@ -113,7 +113,7 @@ class Func:
     def source(self, quote: str = '"""') -> list[str]:
         """The lines of the definition, unindented."""
         head = f"{'async ' if self.is_async else ''}def {self.signature}:"
-        doc = [f"    {quote}{self.doc}{quote}"] if self.doc else []
+        doc = [f"    {line}".rstrip() for line in f"{quote}{self.doc}{quote}".split("\n")] if self.doc else []
         return [*self.decorators, head, *doc, *self.body]
 
 

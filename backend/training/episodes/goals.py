@@ -6,6 +6,7 @@ from importlib import import_module
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.assignments import draw_value
 from k3agent.backend.training.episodes.continuing import rename_back, run_tests_too, same_in, why_it
+from k3agent.backend.training.episodes.editing import edit_text
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.functions import play_delete_def
 from k3agent.backend.training.episodes.families.names import new_name, play_delete, play_rename
@@ -13,7 +14,7 @@ from k3agent.backend.training.episodes.families.read import play_explain, play_s
 from k3agent.backend.training.episodes.families.values import changed_text, pick, play_set
 from k3agent.backend.training.episodes.policy import open_file, show
 from k3agent.backend.training.episodes.registry import GOALS, GoalEntry, Setting
-from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session, played
+from k3agent.backend.training.episodes.session import Outcome, Plan, Session, played
 from k3agent.backend.training.episodes.wording import say_joined
 from k3agent.backend.training.episodes.workspace import read_tree
 
@@ -215,13 +216,7 @@ def _undo_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     expected = text.replace(new, old, 1)
 
     def play(s: Session) -> tuple[str, str]:
-        result = s.call(
-            "edit", f"Undo the last edit in {path}: put the old text back.", path=path, old=new, new=old
-        )
-        if result.is_error:
-            raise Report(
-                "That failed; I stop.", f"I could not undo it: {result.text.removeprefix('Error: ')}"
-            )
+        edit_text(s, path, new, old, f"Undo the last edit in {path}: put the old text back.")
         return "It is as before.", f"Undone: `{path}` is as it was before."
 
     return Plan("undo_it", after.family, {}, play, checks.writes({path: expected}))

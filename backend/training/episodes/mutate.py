@@ -182,7 +182,7 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
         {m for line in func.body for m in re.findall(r"\b([a-z_]+)(?: = | \+= |, )", line)}
     )
     for index, line in enumerate(func.body):
-        if has_while and not LOOP_SAFE.match(line):
+        if (has_while and not LOOP_SAFE.match(line)) or line.strip()[:1] in ("", "#"):
             continue
         for pattern, new in RULES:
             matches = list(re.finditer(pattern, line))

@@ -146,11 +146,12 @@ class Player:
         session.user(
             plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, self.rng, self.part)
         )
+        session.gave_up = False
         think, answer = played(plan, session)
         session.answer(answer, think)
         outcome = Outcome(before, workspace.snapshot(), answer)
         verdict = plan.check(outcome)
-        if verdict is None or self.honestly_stopped(outcome):
+        if verdict is None or self.honestly_stopped(outcome, session.gave_up):
             self.accepted[plan.goal] += 1
             return True
         self.rejected[plan.goal] += 1
@@ -160,10 +161,10 @@ class Player:
             )
         return False
 
-    def honestly_stopped(self, outcome: Outcome) -> bool:
-        """Whether this computer made the task impossible, nothing changed, and the answer says so."""
+    def honestly_stopped(self, outcome: Outcome, gave_up: bool = False) -> bool:
+        """Whether the task could not be done here, nothing changed, and the answer says so."""
         machine = self.box.machine
-        hindered = machine.shell_denied or machine.edits_denied or not machine.has_pytest
+        hindered = machine.shell_denied or machine.edits_denied or not machine.has_pytest or gave_up
         said = re.search(r"\b(may not|could not) ", outcome.answer)
         return bool(hindered and said) and checks.unchanged(outcome) is None
 

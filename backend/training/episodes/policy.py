@@ -134,7 +134,7 @@ def open_file(
     if result.is_error:
         raise Report(
             "That failed too. Report it.",
-            f"I could not read `{path}`: {result.text.removeprefix('Error: ')} {nothing}",
+            f"I could not read `{path}`: {result.lines[0].removeprefix('Error: ')} {nothing}",
         )
     return read_view(result, path)
 
@@ -300,37 +300,3 @@ def show(lines: list[tuple[int, str]] | list[str]) -> str:
     """A fenced block."""
     texts = [item if isinstance(item, str) else item[1] for item in lines]
     return "```\n" + "\n".join(texts) + "\n```"
-
-
-def damage(session: Session, old: str) -> str | None:
-    """Now and then a text that is not copied right, so that the way out of the error is learned."""
-    if not session.slips or "\n" in old or len(old) < 8 or session.rng.random() > 0.03:
-        return None
-    at = session.rng.randrange(2, len(old) - 2)
-    wrong = old[:at] + session.rng.choice("xqz7") + old[at + 1 :]
-    return wrong if wrong != old else None
-
-
-def change_line(session: Session, path: str, line: int, old: str, new: str, think: str) -> Result:
-    """Edit within one line; after an error look at the place and try once more."""
-    damaged = damage(session, old)
-    result = session.call(
-        "edit", think, learn=damaged is None, path=path, old=damaged or old, new=new, line=line
-    )
-    if not result.is_error:
-        return result
-    view = open_file(session, path, "That did not fit. Look at the place.", offset=max(1, line - 2), limit=5)
-    near = next((text for number, text in view.lines if text.strip() == old.strip()), None)
-    if near is None:
-        raise Report(
-            "It still does not fit; I stop.",
-            f"I could not change `{path}`: the text was not found. Nothing was changed.",
-        )
-    result = session.call(
-        "edit", f"The line is: {near.strip()}", path=path, old=near.strip(), new=new.strip(), line=line
-    )
-    if result.is_error:
-        raise Report(
-            "It failed again; I stop.", f"I could not change `{path}`: {result.text.removeprefix('Error: ')}"
-        )
-    return result

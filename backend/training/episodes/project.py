@@ -6,10 +6,11 @@ import random
 from dataclasses import dataclass, field
 
 from k3agent.backend.training.episodes.concepts import Func
+from k3agent.backend.training.episodes.openwords import TAKEN
 from k3agent.backend.training.episodes.otherfiles import draw_file, markdown_file
 from k3agent.backend.training.episodes.pycode import Module, Style, draw_const, draw_module
 from k3agent.backend.training.episodes.stdlib import excerpt
-from k3agent.backend.training.episodes.words import Words
+from k3agent.backend.training.episodes.words import STDLIB_CLASH, Words
 
 NEEDS_CLOSE = (float,)
 
@@ -117,7 +118,7 @@ def layout(rng: random.Random, words: Words) -> tuple[str, str, str]:
     package = (
         words.fresh(words.noun) if rng.random() < 0.6 else rng.choice(("app", "lib", "core", "shop", "tool"))
     )
-    if package in ("test", "tests"):
+    if package in TAKEN | STDLIB_CLASH | {"test", "tests"}:
         package += "_app"
     if kind < 0.85:
         return f"{package}/", f"{package}.", rng.choice(("tests/", "tests/", "", f"{package}/"))

@@ -37,6 +37,8 @@ class Session:
     size: int = 0
     lead: str = ""
     slips: bool = False
+    gave_up: bool = False
+    """Whether the present task ended with a report that an edit failed."""
 
     def user(self, text: str) -> None:
         """The user speaks."""

@@ -1,8 +1,9 @@
 """Adding and deleting lines at given places of a file."""
 
 from k3agent.backend.training.episodes import checks, literals
+from k3agent.backend.training.episodes.editing import change_line, edit_text
 from k3agent.backend.training.episodes.facts import extension
-from k3agent.backend.training.episodes.policy import View, change_line, esc, open_file, search_file
+from k3agent.backend.training.episodes.policy import View, esc, open_file, search_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
 
@@ -37,18 +38,8 @@ def append(session: Session, view: View, new: str, gap: int = 0) -> str:
         return "1"
     number, text = last
     old = text.strip()
-    result = session.call(
-        "edit",
-        f"The last line is {number}: {old}. Add after it.",
-        path=view.path,
-        old=old,
-        new=old + "\n" * (gap + 1) + new,
-        line=number,
-    )
-    if result.is_error:
-        raise Report(
-            "That failed; I stop.", f"I could not change `{view.path}`: {result.text.removeprefix('Error: ')}"
-        )
+    think = f"The last line is {number}: {old}. Add after it."
+    edit_text(session, view.path, old, old + "\n" * (gap + 1) + new, think, line=number)
     return str(number + gap + 1)
 
 

@@ -8,6 +8,7 @@ import re
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.concepts import same_results
+from k3agent.backend.training.episodes.editing import failed
 from k3agent.backend.training.episodes.facts import Definition
 from k3agent.backend.training.episodes.families.adding import plain_line
 from k3agent.backend.training.episodes.families.functions import (
@@ -44,9 +45,7 @@ def write_new(session: Session, path: str, content: str, think: str) -> tuple[st
                 f"{path} exists already. I must not replace it unasked.",
                 f"`{path}` already exists; I did not replace it. Shall I overwrite it or use another name?",
             )
-        raise Report(
-            "That failed; I stop.", f"I could not create `{path}`: {result.text.removeprefix('Error: ')}"
-        )
+        raise failed(path, result, "create")
     if result.text.startswith("Replaced"):
         return "It replaced a file.", f"Replaced `{path}`."
     return "Created.", f"Created `{path}`."

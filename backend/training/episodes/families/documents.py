@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable
 
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.editing import change_line
 from k3agent.backend.training.episodes.families.adding import append, open_end, squeeze
-from k3agent.backend.training.episodes.policy import Hit, View, change_line, esc, open_file, search_file
+from k3agent.backend.training.episodes.policy import Hit, View, esc, open_file, search_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 

@@ -6,13 +6,13 @@ from itertools import pairwise
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.concepts import Func, concepts, instantiate, same_results
+from k3agent.backend.training.episodes.editing import change_line, failed
 from k3agent.backend.training.episodes.expressions import Grammar, described_function
 from k3agent.backend.training.episodes.facts import Definition
 from k3agent.backend.training.episodes.families.adding import append, open_end, squeeze
 from k3agent.backend.training.episodes.families.read import read_definition, unique_definition
 from k3agent.backend.training.episodes.policy import (
     View,
-    change_line,
     esc,
     hits,
     one_definition,
@@ -374,7 +374,7 @@ def play_delete_def(session: Session, wanted: str) -> tuple[str, str]:
         new="",
         line=first,
     )
-    if result.is_error:
+    if result.is_error and "not found" in result.text:
         result = session.call(
             "edit",
             "The last line has no line end. Leave it out.",
@@ -384,7 +384,7 @@ def play_delete_def(session: Session, wanted: str) -> tuple[str, str]:
             line=first,
         )
     if result.is_error:
-        raise Report("It failed again; I stop.", f"I could not delete `{name}`. Nothing was changed.")
+        raise failed(hit.path, result)
     left = hits(session.call("grep", f"Is {name} still used?", pattern=rf"\b{esc(name)}\b"))
     tail = f" It is still used in {quoted([item.at for item in left])}." if left else ""
     return "Report it.", f"Deleted `{name}` from `{hit.path}` (lines {first} to {last}).{tail}"

@@ -5,8 +5,9 @@ import re
 import tomllib
 
 from k3agent.backend.training.episodes import checks, literals
+from k3agent.backend.training.episodes.editing import change_line
 from k3agent.backend.training.episodes.facts import extension
-from k3agent.backend.training.episodes.policy import change_line, esc, open_file, search_file
+from k3agent.backend.training.episodes.policy import esc, open_file, search_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 

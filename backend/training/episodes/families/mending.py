@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken, fresh_function
 from k3agent.backend.training.episodes.concepts import Func
+from k3agent.backend.training.episodes.editing import around, edit_text
 from k3agent.backend.training.episodes.families.questions import run_call
 from k3agent.backend.training.episodes.families.repair import (
     fixed,
@@ -41,18 +42,18 @@ def fix_case(ctx: Setting) -> Plan | None:
     def play(session: Session) -> tuple[str, str]:
         task = f"{call} should be {value!r} but is {got}. Find {name}."
         _, hit = one_definition(session, name, task)
-        start = max(1, hit.line - 2)
-        view = open_file(session, hit.path, f"It is at {hit.at}. Read it.", offset=start, limit=24)
+        view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.")
         if not untested:
             return repair_and_run(session, view, broken, name, "")
         mend(session, view, broken, f"{call} must be {value!r}.")
         change = f"`{broken.wrong.strip()}` became `{broken.right.strip()}`"
-        what = f"Fixed `{name}` in `{view.path}` (line {broken.line}): {change}."
+        place = f"`{name}` in `{view.path}` (line {broken.line}): {change}."
         try:
             shown = run_call(session, view.path, call, "See what the call gives now.")
         except Report:
-            return "I could not run it.", f"{what} I could not run it here."
-        return f"It gives {shown}.", f"{what} `{call}` gives `{shown}` now."
+            return "I could not run it.", f"Changed {place} I could not run it here."
+        verb = "Fixed" if shown == repr(value) else "Changed"
+        return f"It gives {shown}.", f"{verb} {place} `{call}` gives `{shown}` now."
 
     slots = {"name": name, "call": call, "value": repr(value), "got": got}
     return Plan(
@@ -143,8 +144,7 @@ def _play_import(session: Session, item: Needy, name: str, symptom: str) -> tupl
         seen = view_function(session, failure)[1].path
     else:
         _, hit = one_definition(session, name, f"{name}: {symptom}. Find its definition.")
-        start = max(1, hit.line - 2)
-        open_file(session, hit.path, f"It is at {hit.at}. Read it.", offset=start, limit=24)
+        around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.")
         seen = hit.path
     think = f"{item.missing} is used but not imported. Read the top of {seen}."
     view = open_file(session, seen, think, limit=6)
@@ -155,17 +155,14 @@ def _play_import(session: Session, item: Needy, name: str, symptom: str) -> tupl
         fresh = f"{item.imported}\n\n{old}"
     where = "below the docstring" if documented else "at the top"
     think = f"No import of {item.missing}. Put {item.imported} {where}."
-    result = session.call("edit", think, path=seen, old=old, new=fresh, line=number)
-    if result.is_error:
-        reason = result.text.removeprefix("Error: ")
-        raise Report("That failed; I stop.", f"I could not change `{seen}`: {reason}")
-    what = f"Fixed: added `{item.imported}` to `{seen}`."
+    edit_text(session, seen, old, fresh, think, line=number)
+    what = f"Added `{item.imported}` to `{seen}`."
     try:
         run, _ = run_tests(session, "The diff is right. Run the tests.")
     except Report:
         return "I could not run the tests.", f"{what} I could not run the tests here."
     if run.ok:
-        return "All pass.", f"{what} The tests pass now: {run.summary}."
+        return "All pass.", f"Fixed: {what} The tests pass now: {run.summary}."
     return "Some fail; say so.", f"{what} Still failing: {several([one.name for one in run.failures])}."
 
 
@@ -251,14 +248,15 @@ def _play_script(session: Session, broken: Broken, said: str, seen: str) -> tupl
     view = open_file(session, path, think)
     mend(session, view, broken, f"It must print {said}.")
     change = f"`{broken.wrong.strip()}` became `{broken.right.strip()}`"
-    what = f"Fixed `{path}` (line {broken.line}): {change}."
+    what = f"`{path}` (line {broken.line}): {change}."
     if not can_run:
-        return "I could not run it.", f"{what} I could not run it here."
+        return "I could not run it.", f"Changed {what} I could not run it here."
     result = session.call("shell", "The diff is right. Run it again.", command=f"{python} {path}")
     if result.is_error:
         raise denied(result.text)
     rows, _ = output_of(result.text)
-    return "Report the output.", f"{what} It prints now:\n```\n" + "\n".join(rows[:6]) + "\n```"
+    verb = "Fixed" if said in "\n".join(rows) else "Changed"
+    return "Report the output.", f"{verb} {what} It prints now:\n```\n" + "\n".join(rows[:6]) + "\n```"
 
 
 @goal("fix_script", "fix", 1.2)

@@ -6,6 +6,7 @@ import re
 import shlex
 
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.editing import change_line, error_of
 from k3agent.backend.training.episodes.facts import Definition
 from k3agent.backend.training.episodes.families.adding import append, open_end, squeeze
 from k3agent.backend.training.episodes.families.creating import write_new
@@ -17,7 +18,6 @@ from k3agent.backend.training.episodes.policy import (
     View,
     base_name,
     block,
-    change_line,
     esc,
     hits,
     is_definition,
@@ -151,7 +151,8 @@ def play_move(session: Session, name: str, shown: str) -> tuple[str, str]:
     if result.is_error:
         raise Report(
             "That failed; I stop.",
-            f"`{name}` is in `{target}` now, but I could not remove it from `{home.path}`.",
+            f"`{name}` is in `{target}` now, but I could not remove it from `{home.path}`:"
+            f" {error_of(result)}",
         )
     last = rows[-1][0]
     if any(not home.line <= hit.line <= last for hit in inner):

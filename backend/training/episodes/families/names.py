@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.editing import change_line, edit_text
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.policy import (
     Hit,
     base_name,
-    change_line,
     esc,
     hits,
     is_definition,
@@ -75,14 +75,7 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
     longer = {hit.path for hit in others if re.search(rf"\w{re.escape(old)}|{re.escape(old)}\w", hit.text)}
     for path, rows in table.items():
         if path not in longer:
-            result = session.call(
-                "edit", f"{path}: only {old} itself. Replace all.", path=path, old=old, new=new, all=True
-            )
-            if result.is_error:
-                raise Report(
-                    "That failed; I stop.",
-                    f"I could not change `{path}`: {result.text.removeprefix('Error: ')}",
-                )
+            edit_text(session, path, old, new, f"{path}: only {old} itself. Replace all.", everywhere=True)
             continue
         for row in rows:
             line, fresh = row.text.strip(), swap_word(row.text.strip(), old, new)

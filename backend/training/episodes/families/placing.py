@@ -5,12 +5,12 @@ import re
 import tomllib
 
 from k3agent.backend.training.episodes import checks, literals
+from k3agent.backend.training.episodes.editing import change_line
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.adding import append, by_squeeze, open_end, squeeze
 from k3agent.backend.training.episodes.families.values import assigned, assignment, fit_value
 from k3agent.backend.training.episodes.policy import (
     View,
-    change_line,
     hits,
     near_names,
     one_definition,

@@ -4,6 +4,7 @@ import re
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class, draw_several
+from k3agent.backend.training.episodes.editing import around, difference, edit_text
 from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.policy import Hit, View, one_definition, open_file, several
 from k3agent.backend.training.episodes.registry import Setting, goal
@@ -93,24 +94,18 @@ def view_function(session: Session, failure: Failure) -> tuple[str, View]:
                     "I do not find the file.",
                     f"The tests fail ({what}), but I do not find `{base}`. Nothing was changed.",
                 )
-            view = open_file(
-                session, rows[0], "Read around the line.", offset=max(1, hit.line - 12), limit=24
-            )
-            return name, view
+            return name, around(session, rows[0], hit.line, "Read around the line.")
         hit = None
     if hit is not None:
-        start = max(1, hit.line - 12)
-        return name, open_file(
-            session, hit.path, f"{hit.path} line {hit.line}: {what}. Read around it.", offset=start, limit=24
-        )
+        think = f"{hit.path} line {hit.line}: {what}. Read around it."
+        return name, around(session, hit.path, hit.line, think)
     if not name:
         raise Report(
             "I cannot tell what it tests.",
             f"The test `{failure.name}` fails: {what}. I could not find the cause. Nothing was changed.",
         )
     _, place = one_definition(session, name, f"{failure.name}: {what}. It tests {name}. Find its definition.")
-    start = max(1, place.line - 2)
-    return name, open_file(session, place.path, f"It is at {place.at}. Read it.", offset=start, limit=24)
+    return name, around(session, place.path, place.line, f"It is at {place.at}. Read it.")
 
 
 def mend(session: Session, view: View, broken: Broken, why: str) -> None:
@@ -120,19 +115,14 @@ def mend(session: Session, view: View, broken: Broken, why: str) -> None:
         think = f"{why} Line {broken.line} is indented wrongly: {wrong.strip()}. It belongs outside the loop."
         old, new = wrong, right
     else:
-        think = f"{why} Line {broken.line} has {wrong.strip()}. It must be {right.strip()}."
         old, new = wrong.strip(), right.strip()
+        think = f"{why} Line {broken.line} has {old}. {difference(old, new)}: {new}"
     if session.rng.random() < 0.06 and not broken.bug.is_syntax and not session.box.machine.edits_denied:
         _wrong_turn(session, view, broken, why)
         old = session.edits[-1][2]
-        start = max(1, broken.line - 6)
-        open_file(session, view.path, "That did not help. Read it again.", offset=start, limit=12)
-        think = f"Another cause then. Line {broken.line} has {old}. It must be {new}."
-    result = session.call("edit", think, path=view.path, old=old, new=new, line=broken.line)
-    if result.is_error:
-        raise Report(
-            "That failed; I stop.", f"I could not change `{view.path}`: {result.text.removeprefix('Error: ')}"
-        )
+        around(session, view.path, broken.line, "That did not help. Read it again.")
+        think = f"Another cause then. Line {broken.line} has {old}. {difference(old, new)}: {new}"
+    edit_text(session, view.path, old, new, think, line=broken.line)
 
 
 def _wrong_turn(session: Session, view: View, broken: Broken, why: str) -> None:
@@ -308,7 +298,7 @@ def fix_test_named(ctx: Setting) -> Plan | None:
 def play_known(session: Session, broken: Broken, task: str) -> tuple[str, str]:
     """The function is named: read it, change it, run the tests that there are."""
     name, hit = one_definition(session, broken.func.name, f"{task} Find its definition.")
-    view = open_file(session, hit.path, f"It is at {hit.at}. Read it.", offset=max(1, hit.line - 2), limit=24)
+    view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.")
     return repair_and_run(session, view, broken, name, "")
 
 
@@ -316,13 +306,14 @@ def repair_and_run(session: Session, view: View, broken: Broken, name: str, why:
     """Change the line, run the tests, report both."""
     mend(session, view, broken, why or f"{name} is wrong.")
     change = f"`{broken.wrong.strip()}` became `{broken.right.strip()}`"
-    what = f"Fixed `{name}` in `{view.path}` (line {broken.line}): {change}."
+    place = f"`{name}` in `{view.path}` (line {broken.line}): {change}."
+    what = f"Changed {place}"
     try:
         run, _ = run_tests(session, "The diff is right. Run the tests.")
     except Report:
         return "I could not run the tests.", f"{what} I could not run the tests here."
     if run.ok:
-        return "All pass.", f"{what} The tests pass: {run.summary}."
+        return "All pass.", f"Fixed {place} The tests pass: {run.summary}."
     if "no tests ran" in run.summary:
         return "There are no tests.", f"{what} There are no tests to run."
     names = [failure.name for failure in run.failures]
@@ -420,9 +411,8 @@ def fix_error(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         if has_line:
-            start = max(1, broken.line - 12)
             think = f"{last} in {broken.path}, line {broken.line}. Read around it."
-            view = open_file(session, broken.path, think, offset=start, limit=24)
+            view = around(session, broken.path, broken.line, think)
             return repair_and_run(session, view, broken, name, f"{got}.")
         return play_known(session, broken, f"{name} raises {last}.")
 

@@ -3,10 +3,10 @@
 import re
 
 from k3agent.backend.training.episodes import checks, literals
+from k3agent.backend.training.episodes.editing import change_line, edit_text
 from k3agent.backend.training.episodes.families.names import by_path
 from k3agent.backend.training.episodes.policy import (
     Hit,
-    change_line,
     esc,
     hits,
     quoted,
@@ -23,11 +23,7 @@ def replace_in(session: Session, path: str, found: list[Hit], old: str, new: str
     """Replace all in one file."""
     lines = "line" if len(found) == 1 else "lines"
     think = f"{path}: {lines} {several([str(hit.line) for hit in found])}. Put {new} for {old}."
-    result = session.call("edit", think, path=path, old=old, new=new, all=True)
-    if result.is_error:
-        raise Report(
-            "That failed; I stop.", f"I could not change `{path}`: {result.text.removeprefix('Error: ')}"
-        )
+    edit_text(session, path, old, new, think, everywhere=True)
 
 
 def play_replace(session: Session, old: str, new: str, path: str) -> tuple[str, str]:

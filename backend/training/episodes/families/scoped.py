@@ -3,13 +3,14 @@
 import re
 
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.editing import change_line
 from k3agent.backend.training.episodes.families.names import (
     _expected,
     new_name,
     play_rename,
     swap_word,
 )
-from k3agent.backend.training.episodes.policy import block, change_line, one_definition, open_file
+from k3agent.backend.training.episodes.policy import block, one_definition, open_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 from k3agent.backend.training.episodes.words import RESERVED

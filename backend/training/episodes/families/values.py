@@ -10,11 +10,11 @@ from k3agent.backend.training.episodes.assignments import (
     fit_value,
     split_value,
 )
+from k3agent.backend.training.episodes.editing import change_line
 from k3agent.backend.training.episodes.facts import Setting as Fact
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.policy import (
     Hit,
-    change_line,
     esc,
     hits,
     near_names,

@@ -1,0 +1,147 @@
+"""The oracle's edits: each names what changes; each kind of failure has its own way out and report."""
+
+import re
+from typing import Any
+
+from k3agent.backend.training.episodes.policy import View, open_file
+from k3agent.backend.training.episodes.session import Report, Session
+from k3agent.backend.training.episodes.toolbox import Result
+
+SLIPS = 0.08
+"""The share of edits whose first attempt is wrong: nothing is learned from it, only from the way out."""
+TWICE = 0.3
+"""Of those, the share whose second attempt is wrong too; half of them end there."""
+_PART = re.compile(r"\w+|\s+|[^\w\s]")
+_NEAREST = re.compile(r"^Nearest, line (\d+):", re.MULTILINE)
+
+
+def error_of(result: Result) -> str:
+    """The first line of what a tool said went wrong."""
+    return result.lines[0].removeprefix("Error: ")
+
+
+def failed(path: str, result: Result, verb: str = "change") -> Report:
+    """The report of an edit that failed for good: what the tool said, and nothing else."""
+    error = error_of(result)
+    what = f"I could not {verb} `{path}`"
+    if "permission denied" in error:
+        return Report("Permission denied. I stop.", f"{what}: {error}")
+    if "old text not found" in error:
+        return Report(
+            "The text is not there. I stop.",
+            f"{what}: the text that I wanted to replace was not found in it. Nothing was changed there.",
+        )
+    if "are the same" in error:
+        return Report(
+            "Old and new are still the same. I stop.",
+            f"{what}: my old and new text were the same. Nothing was changed there.",
+        )
+    if "does not exist" in error:
+        return Report(
+            "There is no such file. I stop.", f"{what}: it does not exist. Nothing was changed there."
+        )
+    if "occurs" in error:
+        return Report(
+            "The text is not unique. I stop.", f"{what}: {error.split('. ')[0]}. Nothing was changed there."
+        )
+    return Report("That failed. I stop.", f"{what}: {error}")
+
+
+def changed_part(old: str, new: str) -> tuple[str, str]:
+    """The words and signs in which two lines differ, without what is the same at both ends."""
+    one, two = _PART.findall(old), _PART.findall(new)
+    start = 0
+    while start < min(len(one), len(two)) and one[start] == two[start]:
+        start += 1
+    end = 0
+    while end < min(len(one), len(two)) - start and one[-1 - end] == two[-1 - end]:
+        end += 1
+    return "".join(one[start : len(one) - end]).strip(), "".join(two[start : len(two) - end]).strip()
+
+
+def difference(old: str, new: str) -> str:
+    """What must change in a line, in words."""
+    before, after = changed_part(old, new)
+    if before and after:
+        return f"{before} must be {after}"
+    return f"{after} is missing" if after else f"{before} is too much"
+
+
+def around(session: Session, path: str, line: int, think: str, least: int = 0) -> View:
+    """Read a stretch that begins some lines above a line and holds at least `least` lines from it on."""
+    before = session.rng.choice((0, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 15))
+    start = max(1, line - before)
+    limit = line - start + max(20, least) + session.rng.randint(0, 12)
+    if line < 30 and session.rng.random() < 0.3:
+        start, limit = 1, max(60, limit)
+    return open_file(session, path, think, offset=start, limit=limit)
+
+
+def damage(session: Session, old: str) -> str:
+    """A text that is not copied right."""
+    at = session.rng.randrange(1, len(old) - 1)
+    if session.rng.random() < 0.5:
+        return old[:at] + old[at + 1 :]
+    return old[:at] + session.rng.choice("xqz7e") + old[at + 1 :]
+
+
+def edit_text(
+    session: Session, path: str, old: str, new: str, think: str, *, line: int = 0, everywhere: bool = False
+) -> Result:
+    """Replace text; a report where it fails for good."""
+    args: dict[str, Any] = {"path": path, "old": old, "new": new}
+    args |= {"all": True} if everywhere else {"line": line} if line else {}
+    slips = session.slips and not session.box.machine.edits_denied and "\n" not in old and len(old) > 7
+    if slips and session.rng.random() < SLIPS:
+        return _after_slip(session, args, think)
+    result = session.call("edit", think, **args)
+    if "changed since it was read" in result.text and result.is_error:
+        around(session, path, line or 1, f"{path} changed since I read it. Read it again.")
+        result = session.call("edit", f"{changed_part(old, new)[0] or old} is still there. Edit.", **args)
+    if result.is_error:
+        raise failed(path, result)
+    return result
+
+
+def _after_slip(session: Session, args: dict[str, Any], think: str) -> Result:
+    """One or two wrong attempts, each looked into; then the right one, or the report that it failed."""
+    result = _slip(session, args, think)
+    think = _look(session, args, result)
+    if session.rng.random() < TWICE:
+        result = _slip(session, args, think)
+        if session.rng.random() < 0.5:
+            session.gave_up = True
+            raise failed(args["path"], result)
+        think = _look(session, args, result)
+    result = session.call("edit", think, **args)
+    if result.is_error:
+        raise failed(args["path"], result)
+    return result
+
+
+def _slip(session: Session, args: dict[str, Any], think: str) -> Result:
+    """A wrong attempt: a text that is not in the file, or old and new the same."""
+    same = session.rng.random() < 0.5
+    wrong = {"new": args["old"]} if same else {"old": damage(session, args["old"])}
+    return session.call("edit", think, learn=False, **{**args, **wrong})
+
+
+def _look(session: Session, args: dict[str, Any], result: Result) -> str:
+    """Look again after an error; the thought for the next attempt."""
+    old, new = args["old"], args["new"]
+    if "are the same" in result.text:
+        return f"Old and new were the same: nothing would change. {difference(old, new)}: {new}"
+    match = _NEAREST.search(result.text)
+    number = int(match[1]) if match else args.get("line", 1)
+    if match and old in result.text and session.rng.random() < 0.4:
+        return f"I wrote the old text wrongly. Line {number} is: {old}"
+    view = around(session, args["path"], number, f"The old text was not found. Read around line {number}.")
+    near = next(
+        (n for n, text in view.lines if old in text and (not args.get("line") or n == args["line"])), number
+    )
+    return f"Line {near} has {old}. Copy it exactly."
+
+
+def change_line(session: Session, path: str, line: int, old: str, new: str, think: str) -> Result:
+    """Edit within one line."""
+    return edit_text(session, path, old, new, think, line=line)
