@@ -223,6 +223,10 @@ def _response_format(value: Any) -> Json | None:
                 refuse("response_format.json_schema.schema is required and must be an object")
             if not isinstance(outer.get("strict", True), bool):
                 refuse("response_format.json_schema.strict must be a boolean")
+            try:
+                json.dumps(outer["schema"], ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                refuse("response_format.json_schema.schema has a text that is no Unicode")
             if len(json.dumps(outer["schema"])) > _MAX_SCHEMA_CHARS:
                 refuse(f"response_format.json_schema.schema is longer than {_MAX_SCHEMA_CHARS} characters")
             return value

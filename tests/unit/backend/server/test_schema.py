@@ -79,6 +79,15 @@ def named(name: Any) -> dict[str, Any]:
         ({"stop": [""]}, "32 bytes"),
         ({"stop": [1]}, "stop"),
         ({"response_format": {"type": "xml"}}, "response_format"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"enum": ["\ud800"]}},
+                }
+            },
+            "no Unicode",
+        ),
         ({"response_format": {"type": "json_schema"}}, "json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "name"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": []}}}, "schema"),
