@@ -52,6 +52,7 @@ class K3App(App[int]):
         self.animation_level = "none"
         self.own_keys: dict[str, str] = {}
         self.start_problem = ""
+        self._has_title = False
         self.make_client: Callable[[], ModelClient] | None = None
         for palette in PALETTES.values():
             self.register_theme(palette.theme)
@@ -124,9 +125,12 @@ class K3App(App[int]):
         self.bell()
         self.write_terminal(f"\x1b]9;{_plain(text)}\x07")
 
-    def set_title(self, text: str) -> None:
-        """The terminal's own title."""
-        self.write_terminal(f"\x1b]2;{_plain(text)}\x07")
+    def set_title(self, mark: str = "") -> None:
+        """The terminal's title: `mark` says from afar what happens. The one before comes back at the end."""
+        if not self._has_title:
+            self._has_title = True
+            self.write_terminal("\x1b[22;2t")
+        self.write_terminal(f"\x1b]2;{_plain(f'{mark} k3agent {self.options.cwd.name}'.strip())}\x07")
 
     def write_terminal(self, sequence: str) -> None:
         driver = self._driver
@@ -137,6 +141,8 @@ class K3App(App[int]):
     async def leave(self, code: int = 0) -> None:
         """End the turn in good order, then the app."""
         await self.chat.shut_down()
+        if self._has_title:
+            self.write_terminal("\x1b[23;2t")
         self.exit(code, return_code=code)
 
     async def action_quit(self) -> None:

@@ -255,10 +255,10 @@ def measure_stream(url: str, home: Path, cwd: Path) -> dict[str, float]:
 
 
 def measure_soak(url: str, home: Path, cwd: Path, turns: int) -> dict[str, float]:
-    """Many turns one after the other: memory after the first tenth, and after all."""
+    """Many turns one after the other: memory after a tenth of them, half, and all. Caches fill at first."""
     with program(url, home, cwd, "--permission-mode", "auto") as terminal:
         terminal.until(READY)
-        early = 0.0
+        early = middle = 0.0
         for number in range(turns):
             since = len(terminal.output)
             terminal.write(f"turn {number}\r")
@@ -267,8 +267,10 @@ def measure_soak(url: str, home: Path, cwd: Path, turns: int) -> dict[str, float
                 del terminal.output[: 1 << 21]
             if number == max(turns // 10, 5):
                 early = terminal.pss_mb
+            elif number == turns // 2:
+                middle = terminal.pss_mb
         late = terminal.pss_mb
-    return {"soak_turns": turns, "soak_early_mb": early, "soak_late_mb": late}
+    return {"soak_turns": turns, "soak_early_mb": early, "soak_middle_mb": middle, "soak_late_mb": late}
 
 
 async def count_widgets(home: Path, cwd: Path, session: str) -> int:

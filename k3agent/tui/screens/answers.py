@@ -33,6 +33,7 @@ class AnsweringChat(ChatBase):
         self._arm_later()
         words = "asks a question" if request.is_question else f"asks about {request.tool}"
         self.app.tell(f"k3agent {words}")
+        self.app.set_title("?")
 
     def settle(self, call_id: str) -> None:
         """An answer was given, or the call is over."""
@@ -43,6 +44,8 @@ class AnsweringChat(ChatBase):
         self.hint("")
         if self.panel.current is not None:
             self._arm_later()
+        elif self.driver.is_busy:
+            self.app.set_title("●")
 
     def _arm_later(self) -> None:
         quiet = time.monotonic() - self.app.last_key_at

@@ -126,7 +126,7 @@ class ChatScreen(ChatKeys):
             if draft is not None:
                 self.presenter.add(draft)
             self.notice("k3agent was stopped in this turn: /continue goes on with it.", "warning")
-        self.app.set_title(f"k3agent {self.app.options.cwd.name}")
+        self.app.set_title()
 
     def _tell_later(self, text: str) -> None:
         """How far a slow start is: in the status line, until the session is there."""
@@ -162,6 +162,7 @@ class ChatScreen(ChatKeys):
                     self.todos.set_items(self.driver.session.todo)
             case TurnStarted():
                 self.show_queue()
+                self.app.set_title("●")
             case TurnEnded():
                 self._turn_ended(event)
             case Noticed(level="info"):
@@ -178,6 +179,7 @@ class ChatScreen(ChatKeys):
         self._count_jobs()
         if event.outcome is TurnOutcome.SUCCESS and self.line.status.mode == "plan" and not self.driver.queue:
             self.call_later(self.offer_plan)
+        self.app.set_title()
         self.app.tell(f"k3agent: {safe_line(event.detail or event.outcome.value, 80)}")
 
     def _count_jobs(self) -> None:

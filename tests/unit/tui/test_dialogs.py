@@ -245,6 +245,27 @@ async def test_a_broken_key_file_is_said_and_does_not_stop(tmp_path: Path) -> No
         await screen.until("unknown key name 'nonsense'")
 
 
+async def test_a_session_in_use_is_said_and_a_new_one_can_be_had(tmp_path: Path) -> None:
+    await talked(tmp_path, "shared")
+    store = SessionStore(tmp_path / "home")
+    session = store.list_sessions()[0].id
+    lock = store.lock(session)
+    async with running(tmp_path, [Step(text="Fresh.")], resume_id=session, is_ready=False) as screen:
+        await screen.until("none: see below, then /retry")
+        await screen.submit("/new")
+        await screen.until(lambda: screen.chat.driver.session is not None)
+        await screen.submit("hello")
+        await screen.until("Fresh.")
+    lock.release()
+    store.close()
+
+
+async def test_a_prompt_given_before_the_start_is_over_is_not_lost(tmp_path: Path) -> None:
+    async with running(tmp_path, [Step(text="Here.")], prompt="at once", is_ready=False) as screen:
+        await screen.until("❯ at once")
+        await screen.until("Here.")
+
+
 async def test_models_say_how_to_reach_them(tmp_path: Path) -> None:
     async with running(tmp_path) as screen:
         await screen.submit("/models")

@@ -136,6 +136,18 @@ async def test_a_click_unfolds(tmp_path: Path) -> None:
         await screen.until("row 20")
 
 
+async def test_text_is_marked_with_the_mouse_and_copied(tmp_path: Path) -> None:
+    async with running(tmp_path, client=client()) as screen:
+        screen.chat.presenter.add(AnswerBlock("alpha beta\n\ndelta 日本語 end"))
+        await screen.until("delta")
+        row = next(at for at, text in enumerate(screen.rows) if "alpha" in text)
+        await screen.pilot.mouse_down("#transcript", offset=(7, row))
+        await screen.pilot.hover("#transcript", offset=(30, row + 2))
+        await screen.pilot.mouse_up("#transcript", offset=(30, row + 2))
+        await screen.press("ctrl+c")
+        assert screen.app.clipboard == "beta\n\ndelta 日本語 end"
+
+
 async def test_blocks_can_be_taken_away(tmp_path: Path) -> None:
     async with running(tmp_path, client=client()) as screen:
         blocks = [NoticeBlock(f"note {number}") for number in range(6)]
