@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App
-from textual.driver import Driver
+from textual.driver import Driver as TerminalDriver
 from textual.screen import Screen
 
 from k3agent.config.paths import user_config
 from k3agent.config.settings import Settings
 from k3agent.errors import K3AgentError
+from k3agent.tui.driver import Driver
 from k3agent.tui.keymap import load_keymap
 from k3agent.tui.screens.chat import ChatScreen
 from k3agent.tui.start import UiOptions
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from k3agent.providers.base import ModelClient
+
+log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGHUP, signal.SIGTERM)
 
@@ -52,6 +57,8 @@ class K3App(App[int]):
         self.animation_level = "none"
         self.own_keys: dict[str, str] = {}
         self.start_problem = ""
+        #: set by the chat screen; outlives it
+        self.driver: Driver | None = None
         self._has_title = False
         self.make_client: Callable[[], ModelClient] | None = None
         for palette in PALETTES.values():
@@ -138,6 +145,32 @@ class K3App(App[int]):
             driver.write(sequence)
             driver.flush()
 
+    def _fatal_error(self) -> None:
+        """A fault of ours: its place on the terminal, its story in the log. Textual's own report would print
+        the values of variables, secrets among them.
+        """
+        error = self._exception
+        assert error is not None
+        log.error("the UI crashed", exc_info=error)
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        session = self.driver.session if self.driver is not None else None
+        self.farewell = (
+            f"k3agent's UI crashed: {type(error).__name__}: {_plain(str(error))}{place}."
+            " The whole story is in the log: see k3agent config path."
+        )
+        if session is not None:
+            self.farewell += f"\nThe session is safe: k3agent resume {session.id}"
+        self._close_messages_no_wait()
+
+    async def run_to_the_end(self) -> None:
+        """Run, and close the session whatever ended the screen."""
+        try:
+            await self.run_async()
+        finally:
+            if self.driver is not None:
+                await self.driver.close()
+
     async def leave(self, code: int = 0) -> None:
         """End the turn in good order, then the app."""
         await self.chat.shut_down()
@@ -149,7 +182,7 @@ class K3App(App[int]):
         await self.leave()
 
 
-def _driver() -> type[Driver] | None:
+def _driver() -> type[TerminalDriver] | None:
     """Ours where Textual would take the one it derives from; elsewhere, and in tests, Textual's choice."""
     if sys.platform == "win32":
         return None

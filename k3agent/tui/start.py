@@ -151,6 +151,7 @@ def _flags(args: Namespace) -> dict[str, Any]:
 
 def run(options: UiOptions, *, prepare: Callable[[Any], None] | None = None) -> int:
     """Start logging, load the settings, show the UI. `prepare` gets the app before it runs."""
+    import asyncio
     import gc
 
     # Nothing becomes garbage while modules load; the app switches the collector on again.
@@ -165,8 +166,7 @@ def run(options: UiOptions, *, prepare: Callable[[Any], None] | None = None) -> 
     app = K3App(options, settings)
     if prepare is not None:
         prepare(app)
-    # The mouse reports of pixels that some terminals send are of no use here.
-    app.run()
+    asyncio.run(app.run_to_the_end())
     if app.farewell:
         print(app.farewell)
     return int(app.return_code or 0)

@@ -44,7 +44,7 @@ class Pane:
         # A new server each time: one that is just ending would take the new session with it.
         return self.root / f"tmux{self.num_started}"
 
-    def start(self, *words: str, size: tuple[int, int] = (100, 32)) -> None:
+    def start(self, *words: str, size: tuple[int, int] = (100, 32), program: str = PROGRAM) -> None:
         self.num_started += 1
         environ = {
             "PATH": os.environ["PATH"],
@@ -57,7 +57,7 @@ class Pane:
             "VISUAL": str(self.editor),
         }
         command = ["env", "-i", *(f"{name}={value}" for name, value in environ.items())]
-        command += [sys.executable, "-P", "-c", PROGRAM, *words]
+        command += [sys.executable, "-P", "-c", program, *words]
         width, height = map(str, size)
         # The shell stays, so that what is printed at the end can be read.
         line = f"{shlex.join(command)}; echo ended with $?; exec cat"
@@ -183,6 +183,29 @@ def test_killed_in_mid_answer_and_gone_on_with(pane: Pane) -> None:
     pane.type("/continue")
     pane.keys("Enter")
     pane.until("Understood.", "done · 1 step")
+
+
+def test_a_fault_of_the_ui_leaves_a_session_and_no_secrets(pane: Pane) -> None:
+    fault = (
+        "import k3agent.tui.widgets.message as m\n"
+        "def rows(self, width, palette):\n"
+        "    secret = 'sk-very-secret'\n"
+        "    raise RuntimeError('broken block')\n"
+        "m.TurnEndBlock.rows = rows\n"
+    )
+    pane.start("--permission-mode", "auto", program=f"{fault}{PROGRAM}", size=(200, 40))
+    pane.until("scripted")
+    pane.type("make the file")
+    pane.keys("Enter")
+    pane.until(
+        "k3agent's UI crashed: RuntimeError: broken block",
+        "The session is safe: k3agent resume",
+        "ended with 1",
+    )
+    assert "sk-very-secret" not in pane.shown
+    pane.stop()
+    pane.start("-c")
+    pane.until("The file made is there.")
 
 
 def test_a_signal_ends_it_in_good_order(pane: Pane) -> None:

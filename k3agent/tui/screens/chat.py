@@ -67,6 +67,7 @@ class ChatScreen(ChatKeys):
             on_notify=self._tell_later,
             make_client=app.make_client,
         )
+        app.driver = self.driver
         self.driver.mode = app.settings.permission_mode or "default"
         self.line.status.mode = self.driver.mode
         self._images = list(app.options.images)
@@ -78,6 +79,11 @@ class ChatScreen(ChatKeys):
         options = self.app.options
         if self.app.start_problem:
             self.notice(self.app.start_problem, "warning")
+        if self.app.settings.untrusted is not None:
+            path = self.app.settings.untrusted
+            self.notice(
+                f"{path} is not obeyed: read it, then trust it with `k3agent config trust`.", "warning"
+            )
         if options.prompt:
             self.say(options.prompt)
         try:
