@@ -51,6 +51,7 @@ MODULES = (
     "doubt",
     "moving",
     "mending",
+    "nearly",
 )
 for _module in MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")

@@ -81,12 +81,33 @@ def same_file(wanted: str, found: str) -> bool:
     return want == have or ("." not in want and have.rsplit(".", 1)[0] == want)
 
 
-def other_path(path: str, error: str, nothing: str = "Nothing was changed.") -> str:
+def near_file(wanted: str, found: str) -> bool:
+    """Whether a path found fits what was asked for: plural, separators, a missing or a sister's extension."""
+    if same_file(wanted, found):
+        return True
+    want, have = base_name(wanted), base_name(found)
+    stem, _, ending = want.rpartition(".") if "." in want.lstrip(".") else (want, "", "")
+    other, _, other_ending = have.rpartition(".") if "." in have.lstrip(".") else (have, "", "")
+    if ending and ending != other_ending and {ending, other_ending} not in SISTERS:
+        return False
+    return plain(stem) == plain(other) or fits(stem, other)
+
+
+def took(session: Session, wanted: str, found: str) -> str:
+    """Take the only near match and remember to say so."""
+    session.notes.append(f"There is no `{wanted}`; I took `{found}`, the only one like it.")
+    return found
+
+
+def other_path(session: Session, path: str, error: str, nothing: str = "Nothing was changed.") -> str:
     """The path that was meant when `path` does not exist; ends with a report where that is not clear."""
     found = similar_paths(error)
-    same = [item for item in found if same_file(path, item)]
+    same = [item for item in found if same_file(path, item)] or [
+        item for item in found if near_file(path, item)
+    ]
     if len(same) == 1:
-        return same[0]
+        is_same = base_name(path).lower() == base_name(same[0]).lower()
+        return same[0] if is_same else took(session, path, same[0])
     if len(same) > 1:
         raise Report(
             f"{path} is not there, but {several(same)} are. I must ask.",
@@ -128,7 +149,7 @@ def open_file(
     args = {"path": path, "limit": limit} if offset == 1 else {"path": path, "offset": offset, "limit": limit}
     result = session.call("read", think, **args)
     if result.is_error:
-        path = other_path(path, result.text, nothing)
+        path = other_path(session, path, result.text, nothing)
         args["path"] = path
         result = session.call("read", f"The file is {path}. Read it.", **args)
     if result.is_error:
@@ -145,7 +166,7 @@ def search_file(
     """Grep in one file; a wrong folder or a bare name is mended."""
     result = session.call("grep", think, pattern=pattern, path=path)
     if result.is_error and "does not exist" in result.text:
-        path = other_path(path, result.text, nothing)
+        path = other_path(session, path, result.text, nothing)
         result = session.call("grep", f"The file is {path}. Search there.", pattern=pattern, path=path)
     return path, hits(result)
 
@@ -155,15 +176,46 @@ def pieces(name: str) -> list[str]:
     return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
 
 
+def singular(word: str) -> str:
+    """A word without the ending of the plural."""
+    for end, instead in PLURALS:
+        if word.endswith(end) and not word.endswith("ss") and len(word) - len(end) > 2:
+            return word[: -len(end)] + instead
+    return word
+
+
+def root(words: list[str]) -> str:
+    """The longest of some words without what the plural changes: what to search for."""
+    word = singular(max((word for word in words if word not in SMALL_WORDS), key=len, default=words[0]))
+    return word[:-1] if word.endswith("y") and len(word) > 4 else word
+
+
+def plain(name: str) -> str:
+    """An identifier without case, separators and plurals."""
+    return "".join(singular(word) for word in pieces(name))
+
+
+def fits(wanted: str, name: str) -> bool:
+    """Whether a name has all words that were asked for, in any form, and perhaps more."""
+    asked = {singular(word) for word in pieces(wanted)} - SMALL_WORDS
+    return bool(asked) and asked <= {singular(word) for word in pieces(name)}
+
+
+PLURALS = (("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("s", ""))
+PLURALS = (("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("s", ""))
+SMALL_WORDS = {"the", "a", "an", "of", "for", "in", "to"}
+SISTERS = [{"yml", "yaml"}, {"js", "ts"}, {"md", "txt"}, {"ini", "cfg"}, {"htm", "html"}]
+"""Extensions that people mix up."""
+
+
 def canonical(name: str) -> str:
     """An identifier without case and separators."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def near_names(session: Session, name: str, nothing: str = "Nothing was changed.", what: str = "") -> str:
-    """Look more loosely for a name that was not found: the same name written otherwise, or a report."""
-    words = pieces(name) or [name]
-    piece = max(words, key=len)
+    """Look more loosely for a name that was not found: the only one that has its words, or a report."""
+    piece = root(pieces(name) or [name])
     result = session.call(
         "grep", f"No {name}. Look for {piece} in any case.", pattern=esc(piece), ignore_case=True, limit=20
     )
@@ -172,12 +224,27 @@ def near_names(session: Session, name: str, nothing: str = "Nothing was changed.
         for found in re.findall(rf"\w*{re.escape(piece)}\w*", hit.text, re.IGNORECASE):
             if found not in names:
                 names.append(found)
+    return chosen_name(session, name, names, nothing, what)
+
+
+def chosen_name(session: Session, name: str, names: list[str], nothing: str, what: str = "") -> str:
+    """The only name of several that fits the one asked for; a question where more fit, else a report."""
     same = [item for item in names if canonical(item) == canonical(name)]
     if len(same) == 1:
         return same[0]
+    near = same or [item for item in names if plain(item) == plain(name)]
+    near = near or [item for item in names if fits(name, item) and not item.lower().startswith("test")]
+    if len(near) == 1:
+        return took(session, name, near[0])
+    if near:
+        raise Report(
+            f"There is no {name}, but {several(near, 4)} fit. I must ask.",
+            f"There is no {what}`{name}` in this project, but several names fit: {quoted(near, 4)}."
+            " Which one do you mean?",
+        )
     if names:
         raise Report(
-            f"There is no {name}; the nearest are {several(names, 3)}. I do not guess.",
+            f"There is no {name}; {several(names, 3)} say something else. I do not guess.",
             f"There is no {what}`{name}` in this project. Similar names: {quoted(names[:3])}. {nothing}",
         )
     raise Report(f"There is no {name} anywhere.", f"There is no {what}`{name}` in this project. {nothing}")

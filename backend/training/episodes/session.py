@@ -37,6 +37,8 @@ class Session:
     size: int = 0
     lead: str = ""
     slips: bool = False
+    notes: list[str] = field(default_factory=list)
+    """What the report must say besides: near matches that were taken."""
     gave_up: bool = False
     """Whether the present task ended with a report that an edit failed."""
 
@@ -122,7 +124,9 @@ class Plan:
 
 def played(plan: Plan, session: Session) -> tuple[str, str]:
     """The plan's last thought and answer; an early report counts as an answer."""
+    session.notes.clear()
     try:
-        return plan.play(session)
+        think, answer = plan.play(session)
     except Report as report:
-        return report.think, report.answer
+        think, answer = report.think, report.answer
+    return think, " ".join([*session.notes, answer])

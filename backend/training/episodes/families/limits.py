@@ -203,11 +203,7 @@ def _altered(ctx: Setting) -> tuple[Facts, str] | None:
         stem, dot, ending = base.rpartition(".")
         if not dot or len(stem) < 3 or "__init__" in stem:
             return None
-        name = (
-            rng.choice((stem + "s", f"{stem}_{words.noun()}", f"{words.noun()}_{stem}", words.noun()))
-            + dot
-            + ending
-        )
+        name = rng.choice((f"{stem}_{words.noun()}", f"{words.noun()}_{stem}", words.noun())) + dot + ending
         if any(other.rsplit("/", 1)[-1] == name or name.rsplit(".", 1)[0] in other for other in files):
             return None
         return Facts(
@@ -227,7 +223,7 @@ def _altered(ctx: Setting) -> tuple[Facts, str] | None:
     elif "_" in old:
         new = "_".join([*parts[:-1], noun]) if rng.random() < 0.6 else "_".join([words.verb(), *parts[1:]])
     else:
-        new = old + noun.capitalize() if rng.random() < 0.6 else old + "s"
+        new = old + noun.capitalize()
     if any(new.lower() in text.lower() for text in files.values()) or new == old:
         return None
     pattern = re.compile(rf"\b{re.escape(old)}\b")

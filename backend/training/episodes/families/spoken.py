@@ -12,10 +12,13 @@ from k3agent.backend.training.episodes.policy import (
     Hit,
     base_name,
     canonical,
+    esc,
+    fits,
     hits,
     other_path,
     pieces,
     quoted,
+    root,
     same_file,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
@@ -56,14 +59,11 @@ def play_spoken(session: Session, thing: str, wanted: str, path: str = "") -> tu
     )
     result = session.call("grep", think, **args)
     if path and result.is_error:
-        path = args["path"] = other_path(path, result.text)
+        path = args["path"] = other_path(session, path, result.text)
         result = session.call("grep", f"The file is {path}. Search there.", **args)
     found = assigning(thing, hits(result))
     if not found:
-        raise Report(
-            f"Nothing of that name is assigned{where}.",
-            f"I found no constant or key for `{thing}`{where}. Nothing was changed.",
-        )
+        found = _by_words(session, thing, args, where)
     if len(found) > 1:
         shown = quoted([f"{name} ({hit.at})" for name, hit in found])
         raise Report(
@@ -72,6 +72,21 @@ def play_spoken(session: Session, thing: str, wanted: str, path: str = "") -> tu
         )
     name, hit = found[0]
     return set_line(session, name, hit, wanted)
+
+
+def _by_words(session: Session, thing: str, args: dict[str, Any], where: str) -> list[tuple[str, Hit]]:
+    """The names that have all words of a thing, in any order; a report where there is none."""
+    piece = root(pieces(thing) or [thing])
+    think = f"Not in that order. Look for {piece} in any case."
+    found = hits(session.call("grep", think, **{**args, "pattern": esc(piece), "limit": 20}))
+    table = [(match[1], hit) for hit in found if (match := NAME.match(hit.text)) and fits(thing, match[1])]
+    table = [item for item in table if split_value(item[0], item[1].text) is not None]
+    if not table:
+        raise Report(
+            f"Nothing of that name is assigned{where}.",
+            f"I found no constant or key for `{thing}`{where}. Nothing was changed.",
+        )
+    return table
 
 
 def in_words(ctx: Setting, name: str) -> str:

@@ -16,11 +16,16 @@ from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.policy import (
     Hit,
     esc,
+    fits,
     hits,
     near_names,
     open_file,
+    pieces,
     quoted,
+    root,
     search_file,
+    several,
+    took,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Report, Session
@@ -119,14 +124,13 @@ def play_set_in(session: Session, name: str, wanted: str, path: str) -> tuple[st
     if not good:
         everything = hits(
             session.call(
-                "grep", f"No {last} there. Look in any case.", pattern=esc(last), path=path, ignore_case=True
+                "grep",
+                f"No {last} there. Look in any case.",
+                pattern=esc(root(pieces(last) or [last])),
+                path=path,
+                ignore_case=True,
             )
         )
-        names = [
-            match
-            for hit in everything
-            for match in re.findall(rf"[\w-]*{re.escape(last)}[\w-]*", hit.text, re.IGNORECASE)
-        ]
         same = [
             hit
             for hit in everything
@@ -137,10 +141,8 @@ def play_set_in(session: Session, name: str, wanted: str, path: str) -> tuple[st
             real = next(item for item in re.findall(r"[\w-]+", same[0].text) if item.lower() == last.lower())
             if split_value(real, same[0].text):
                 return set_line(session, real, same[0], wanted)
-        near = f" Similar: {quoted(list(dict.fromkeys(names))[:3])}." if names else ""
-        raise Report(
-            f"{path} has no {name}.", f"There is no `{name}` in `{path}`.{near} Nothing was changed."
-        )
+        good = _near_in(session, name, last, path, everything)
+        last = next(item for item in re.findall(r"[\w-]+", good[0].text) if fits(last, item))
     if len(good) > 1 and section:
         view = open_file(
             session, path, f"{last} occurs {len(good)} times. Read the file to find the one in {section}."
@@ -159,6 +161,32 @@ def play_set_in(session: Session, name: str, wanted: str, path: str) -> tuple[st
             f"{', '.join(str(hit.line) for hit in good)}. Which one shall I change?",
         )
     return set_line(session, last, good[0], wanted)
+
+
+def _near_in(session: Session, name: str, last: str, path: str, found: list[Hit]) -> list[Hit]:
+    """The lines of a file that set the only name like the one asked for; a report where none or more fit."""
+    set_names = [
+        (item, hit)
+        for hit in found
+        for item in re.findall(r"[\w-]+", hit.text)[:3]
+        if fits(last, item) and split_value(item, hit.text)
+    ]
+    names = list(dict.fromkeys(item for item, _ in set_names))
+    if len(names) > 1:
+        raise Report(
+            f"{path} has no {name}, but {several(names, 4)} fit. I must ask.",
+            f"There is no `{name}` in `{path}`, but several names fit: {quoted(names, 4)}."
+            " Which one do you mean?",
+        )
+    if not names:
+        pattern = re.compile(rf"[\w-]*{re.escape(last)}[\w-]*", re.IGNORECASE)
+        words = [match[0] for hit in found if (match := pattern.search(hit.text))]
+        near = f" Similar: {quoted(list(dict.fromkeys(words))[:3])}." if words else ""
+        raise Report(
+            f"{path} has no {name}.", f"There is no `{name}` in `{path}`.{near} Nothing was changed."
+        )
+    took(session, name, names[0])
+    return [hit for item, hit in set_names if item == names[0]]
 
 
 def changed_text(ctx: Setting, item: Fact, new: str) -> str | None:
