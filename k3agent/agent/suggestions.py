@@ -20,6 +20,8 @@ NEVER = frozenset({
     "fish", "nice", "node", "nohup", "perl", "php", "python", "python3", "rm", "ruby", "sed", "sh", "ssh",
     "su", "sudo", "tee", "time", "timeout", "wget", "xargs", "zsh",
 })
+# Subcommands that run whatever is named after them.
+RUNNERS = frozenset({"config", "dlx", "exec", "run", "x"})
 # fmt: on
 
 
@@ -46,12 +48,19 @@ def _command_rules(tool: str, command: str) -> tuple[str, ...]:
         words = simple.text.split()
         if not words or any(char in simple.text for char in "()*?"):
             return ()
-        if words[0] in NEVER or "/" in words[0]:
-            rule = f"{tool}({simple.text})"
-        elif words[0] in WITH_SUBCOMMANDS and len(words) > 1 and not words[1].startswith("-"):
-            rule = f"{tool}({words[0]} {words[1]}:*)"
-        else:
-            rule = f"{tool}({words[0]}:*)"
+        rule = f"{tool}({_prefix(words) or simple.text})"
         if rule not in rules:
             rules.append(rule)
     return tuple(rules)
+
+
+def _prefix(words: list[str]) -> str:
+    """What a rule for any arguments would begin with; empty where only the exact command is narrow enough."""
+    program = words[0]
+    if program in NEVER or "/" in program:
+        return ""
+    if program not in WITH_SUBCOMMANDS:
+        return f"{program}:*"
+    if len(words) < 2 or words[1].startswith("-") or words[1] in RUNNERS:
+        return ""
+    return f"{program} {words[1]}:*"
