@@ -52,6 +52,7 @@ MODULES = (
     "moving",
     "mending",
     "nearly",
+    "roles",
 )
 for _module in MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")

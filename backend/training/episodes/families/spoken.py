@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.assignments import LEAD, draw_value, split_value
+from k3agent.backend.training.episodes.assignments import LEAD, QUOTES, draw_value, fit_value, split_value
 from k3agent.backend.training.episodes.facts import Setting as Fact
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.values import changed_text, play_set_in, set_line
@@ -48,22 +48,39 @@ def assigning(thing: str, found: list[Hit]) -> list[tuple[str, Hit]]:
     return [item for item in table if not item[1].text.startswith((" ", "\t"))] or table
 
 
-def play_spoken(session: Session, thing: str, wanted: str, path: str = "") -> tuple[str, str]:
-    """Find the name that has these words and change its value."""
+def find_spoken(session: Session, thing: str, task: str, path: str = "") -> list[tuple[str, Hit]]:
+    """The names that have these words and are set."""
     pattern, where = spoken_pattern(thing), f" in {path}" if path else ""
     args: dict[str, Any] = {"pattern": pattern, "ignore_case": True}
     if path:
         args["path"] = path
-    think = (
-        f"Set {thing} to {wanted}{where}. The name may be written otherwise: look for {pattern} in any case."
-    )
+    think = f"{task} The name may be written otherwise: look for {pattern} in any case."
     result = session.call("grep", think, **args)
     if path and result.is_error:
         path = args["path"] = other_path(session, path, result.text)
         result = session.call("grep", f"The file is {path}. Search there.", **args)
     found = assigning(thing, hits(result))
-    if not found:
-        found = _by_words(session, thing, args, where)
+    return found or _by_words(session, thing, args, where)
+
+
+def play_spoken(
+    session: Session, thing: str, wanted: str, path: str = "", old: str | None = None
+) -> tuple[str, str]:
+    """Find the name that has these words and change its value; one that is not `old` is asked about."""
+    where = f" in {path}" if path else ""
+    origin = f" from {old}" if old is not None else ""
+    found = find_spoken(session, thing, f"Set {thing}{origin} to {wanted}{where}.", path)
+    if old is not None:
+        fitting = [item for item in found if _has_value(*item, old)]
+        if not fitting:
+            name, hit = found[0]
+            raise Report(
+                f"No {thing} is {old}. I must ask.",
+                f"`{name}` does not have the value `{old}`: `{hit.text.strip()}`"
+                f" (`{hit.path}`, line {hit.line}). Nothing was changed."
+                f" Shall I set it to `{wanted}` anyway?",
+            )
+        found = fitting
     if len(found) > 1:
         shown = quoted([f"{name} ({hit.at})" for name, hit in found])
         raise Report(
@@ -72,6 +89,27 @@ def play_spoken(session: Session, thing: str, wanted: str, path: str = "") -> tu
         )
     name, hit = found[0]
     return set_line(session, name, hit, wanted)
+
+
+def _has_value(name: str, hit: Hit, old: str) -> bool:
+    """Whether a line sets a name to a value, however it is written."""
+    parts = split_value(name, hit.text)
+    return parts is not None and fit_value(parts[1], old, extension(hit.path)) == parts[1]
+
+
+def play_value(session: Session, thing: str) -> tuple[str, str]:
+    """Find the name that has these words and tell its value."""
+    found = find_spoken(session, thing, f"What is the {thing}?")
+    rows = [
+        f"`{name}` is `{parts[1]}` (`{hit.path}`, line {hit.line})"
+        for name, hit in found
+        if (parts := split_value(name, hit.text))
+    ]
+    if len(rows) == 1:
+        return f"{found[0][0]} is meant.", f"{rows[0]}."
+    return f"{len(rows)} names fit. Tell all.", "\n".join(
+        ["Several values fit:", *(f"- {row}" for row in rows)]
+    )
 
 
 def _by_words(session: Session, thing: str, args: dict[str, Any], where: str) -> list[tuple[str, Hit]]:
@@ -94,6 +132,8 @@ def in_words(ctx: Setting, name: str) -> str:
     rng, words = ctx.rng, pieces(name)
     if len(words) > 1 and rng.random() < 0.25:
         words = words[1:] if words[0] in FILLERS else words[:-1] if words[-1] in UNITS else words
+    if len(words) == 2 and rng.random() < 0.08:
+        return f"{words[1]} {rng.choice(('of the', 'for the', 'for'))} {words[0]}"
     joined = " ".join(words)
     if len(words) == 1:
         return rng.choice((joined, joined, joined, joined.capitalize()))
@@ -189,6 +229,52 @@ def _which(ctx: Setting) -> Plan | None:
     slots = {"thing": thing, "value": str(ctx.rng.randint(1, 99))}
     check = checks.declines(*(name for name, _ in found[:6]))
     return Plan("set_spoken", "setvalue", slots, lambda s: play_spoken(s, thing, slots["value"]), check)
+
+
+@goal("set_spoken_from", "setvalue", 1.4)
+def set_spoken_from(ctx: Setting) -> Plan | None:
+    """Change the overdraft limit from OLD to VALUE."""
+    found = _draw(ctx, False)
+    if found is None:
+        return None
+    thing, item = found
+    said, new = draw_value(ctx, item.value, extension(item.path))
+    text, old = changed_text(ctx, item, new), item.value.strip(QUOTES)
+    wrong = ctx.rng.random() < 0.06
+    if wrong:
+        old = draw_value(ctx, item.value, extension(item.path))[0]
+        if fit_value(item.value, old, extension(item.path)) == item.value:
+            return None
+    if text is None or not old:
+        return None
+    slots = {"thing": thing, "old": old, "value": said}
+    check = checks.declines() if wrong else checks.writes({item.path: text})
+    return Plan(
+        "set_spoken_from",
+        "setvalue",
+        slots,
+        lambda s: play_spoken(s, thing, said, old=old),
+        check,
+        ("const", item.name),
+    )
+
+
+@goal("value_spoken", "explain", 1.2)
+def value_spoken(ctx: Setting) -> Plan | None:
+    """What is the overdraft limit?"""
+    found = _draw(ctx, False)
+    if found is None:
+        return None
+    thing, item = found
+    check = checks.answers(item.name, item.value, item.path)
+    return Plan(
+        "value_spoken",
+        "explain",
+        {"thing": thing},
+        lambda s: play_value(s, thing),
+        check,
+        ("const", item.name),
+    )
 
 
 @goal("set_hint", "setvalue", 1.0)
