@@ -75,14 +75,14 @@ PALETTES = {
     for palette in (
         Palette(
             "dark", True,
-            text="#d7dae0", dim="#8b93a1", faint="#6b7280", accent="#7aa2f7", background="#14161b",
+            text="#d7dae0", dim="#8b93a1", faint="#7f8796", accent="#7aa2f7", background="#14161b",
             raised="#1d2027", line="#343a46", good="#7fc98f", warn="#e0b56a", bad="#ef7d85",
             added="#16301f", removed="#3a1b20", code_name="#7dcfff", code_keyword="#bb9af7",
             code_string="#9ece6a", code_number="#ff9e64",
         ),
         Palette(
             "light", False,
-            text="#23272e", dim="#5c6470", faint="#7a828e", accent="#2456c4", background="#fbfbf9",
+            text="#23272e", dim="#5c6470", faint="#686f7a", accent="#2456c4", background="#fbfbf9",
             raised="#efefec", line="#c9ccd1", good="#1f7a3d", warn="#8a5a00", bad="#b3262e",
             added="#dcf2e0", removed="#fbe0e1", code_name="#0b6e99", code_keyword="#7a3ea8",
             code_string="#3f7021", code_number="#a8480a",

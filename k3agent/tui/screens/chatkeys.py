@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from textual import work
+from textual import events, work
 
 from k3agent.config.settings import Settings
 from k3agent.errors import K3AgentError
@@ -38,6 +38,12 @@ class ChatKeys(TypingChat):
 
     def on_prompt_help_asked(self) -> None:
         self.action_help()
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Pasted while something else has the keys: it goes into the prompt, where it is meant to go."""
+        event.stop()
+        self.focus_prompt()
+        self.prompt.post_message(events.Paste(event.text))
 
     # --- Esc and leaving ---
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.agents import ReplayClient, call, step
 from support.screens import quick, running
+from textual import events
 from textual.widgets import TextArea
 
 from k3agent.events import ApprovalAsked
@@ -268,3 +269,16 @@ async def test_the_users_own_command_is_shown_and_not_told_to_the_model(tmp_path
         await screen.until("from me")
         await screen.until("✓ ! echo from me")
         assert screen.client.requests == []
+
+
+async def test_a_paste_goes_into_the_prompt_wherever_the_keys_are(tmp_path: Path) -> None:
+    async with running(tmp_path, [Step(text="ok")]) as screen:
+        await screen.press("tab")
+        assert screen.app.focused is screen.chat.transcript
+        screen.app.post_message(events.Paste("pasted\x1b[31m text"))
+        await screen.until(lambda: screen.chat.prompt.text == "pasted␛[31m text")
+        screen.app.post_message(events.Paste("\n".join("many lines" for _ in range(50))))
+        await screen.until("[pasted #1: 50 lines]")
+        await screen.press("enter")
+        await screen.until("done · 1 step")
+        assert screen.client.requests[0].messages[-1].text.count("many lines") == 50
