@@ -27,7 +27,7 @@ class Prefix:
     path: tuple[RadixNode, ...]
     """Nodes of the tree that hold the first `state_len` tokens; some may have to be loaded."""
     pages: tuple[SavedPage, ...]
-    """With lower tiers: the whole pages among them, and those after the path."""
+    """The whole pages among them, and those after the path."""
     checkpoint: Checkpoint | None
     saved_state: SavedState | None
     node: RadixNode | None
@@ -47,7 +47,7 @@ class _Known:
     nodes: list[RadixNode]
     """Those in the tree."""
     pages: list[SavedPage]
-    """All of them; not listed without lower tiers, where the nodes say everything."""
+    """All of them, those of the nodes first."""
     end: int
     exact_len: int
     """How far they are exact."""
@@ -91,7 +91,7 @@ def look_up(
     """The longest resumable prefix that leaves at least the last token to compute."""
     limit = len(token_ids) - 1
     match = tree.match(token_ids, limit)
-    known = _nodes_alone(match) if lower is None else _known_pages(tree, lower, match, token_ids)
+    known = _known_pages(tree, lower, match, token_ids)
     dead = known.dead
     kv_len = known.end if dead is not None else max(known.end, match.kv_len)
     found = list(_device_states(match, dead, known.exact_len))
@@ -123,28 +123,20 @@ def look_up(
     )
 
 
-def _nodes_alone(match: Match) -> _Known:
-    nodes = list(match.path)
-    while nodes and not (nodes[-1].is_full and nodes[-1].end <= match.kv_len):
-        nodes.pop()
-    exact = next((node.start for node in nodes if not node.is_exact), nodes[-1].end if nodes else 0)
-    return _Known(nodes, [], nodes[-1].end if nodes else 0, exact)
-
-
-def _known_pages(tree: RadixTree, lower: LowerTiers, match: Match, token_ids: Sequence[int]) -> _Known:
+def _known_pages(tree: RadixTree, lower: LowerTiers | None, match: Match, token_ids: Sequence[int]) -> _Known:
     known = _Known([], [], 0, 0)
     key = tree.root.key
     for node in match.path:
-        if not node.is_full or node.end > match.kv_len:
-            break
-        is_exact = node.is_exact if node.page_id is not None else lower.page(node.key)
+        is_exact = _class_of(node, lower)
         if is_exact is None:
             known.dead = node
             return known
+        if not node.is_full or node.end > match.kv_len:
+            break
         known.nodes.append(node)
         key = node.key
         _add(known, SavedPage(key, node.token_ids, is_exact))
-    while known.end + tree.page_size <= len(token_ids):
+    while lower is not None and known.end + tree.page_size <= len(token_ids):
         tokens = tuple(token_ids[known.end : known.end + tree.page_size])
         key = chain_key(key, tokens)
         is_exact = lower.page(key)
@@ -152,6 +144,13 @@ def _known_pages(tree: RadixTree, lower: LowerTiers, match: Match, token_ids: Se
             break
         _add(known, SavedPage(key, tokens, is_exact))
     return known
+
+
+def _class_of(node: RadixNode, lower: LowerTiers | None) -> bool | None:
+    """Is the node's page exact? None: it is nowhere."""
+    if node.page_id is not None:
+        return node.is_exact
+    return lower.page(node.key) if lower is not None else None
 
 
 def _add(known: _Known, page: SavedPage) -> None:

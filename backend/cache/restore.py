@@ -61,8 +61,6 @@ class Restorer:
                 self._resident.pages.retain(node.page_id)
                 restored.pages.append(node.page_id)
                 restored.tokens_by_tier["device"] += size
-            elif not prefix.pages:
-                raise LostRecordError("a page left the device after the match; match again")
             elif not self._load(prefix.pages[index], size, restored, now):
                 return False
         return True

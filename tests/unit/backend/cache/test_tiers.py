@@ -128,6 +128,23 @@ def test_pages_outlive_their_state() -> None:
     toy.cache.drop(prefix)
 
 
+def test_a_state_inside_a_page_that_no_tier_has_is_not_resumed() -> None:
+    toy = engine(HostTier(10_000))
+    start = LONG[: 2 * TOY_PAGE]
+    toy.run(start)
+    toy.run([*start, 5, 6])
+    toy.run([*start, 5, 6, 7, 8])
+    while toy.cache.resident.evict_page():
+        pass
+    assert toy.cache.lower is not None
+    assert toy.cache.lower.host is not None
+    (last,) = [node for node in toy.cache.tree.nodes() if node.start == len(start)]
+    toy.cache.lower.host._discard(toy.cache.lower.host._pages[last.key])
+    # it parts from the known path inside the lost page, behind the state there
+    assert toy.run([*start, 5, 6, 1]) == len(start)
+    toy.cache.check()
+
+
 def test_a_page_that_no_tier_has_takes_its_states_along() -> None:
     host = HostTier(10_000)
     toy = engine(host)
