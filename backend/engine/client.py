@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import pickle
+import queue
 import socket
 import subprocess
 import sys
@@ -59,7 +61,8 @@ class EngineClient:
         self._max_restarts = max_restarts
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
-        self._send_lock = threading.Lock()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        """Of the present pipe: a thread sends what is in it, in order. None: the pipe is done with."""
         self._queues: dict[str, asyncio.Queue[RequestReport | EngineUnavailableError]] = {}
         self._starting: asyncio.Future[Ready] | None = None
         self._restart: asyncio.Task[None] | None = None
@@ -85,8 +88,10 @@ class EngineClient:
         self._loop = asyncio.get_running_loop()
         self._starting = self._loop.create_future()
         pipe = self._pipe = self._spawn()
-        pipe.send(self._settings)
-        threading.Thread(target=self._read, args=(pipe, self._loop), daemon=True, name="engine-pipe").start()
+        self._outbox = queue.SimpleQueue()
+        self._outbox.put(_packed(self._settings))
+        for work, *arguments in ((self._read, pipe, self._loop), (_write, pipe, self._outbox)):
+            threading.Thread(target=work, args=arguments, daemon=True, name="engine-pipe").start()
         return await asyncio.shield(self._starting)
 
     def _spawn(self) -> Connection:
@@ -108,14 +113,16 @@ class EngineClient:
 
         Raises EngineUnavailableError when the engine is gone.
         """
-        queue: asyncio.Queue[RequestReport | EngineUnavailableError] = asyncio.Queue()
+        data = await asyncio.to_thread(_packed, request)
         await self.wait_ready()
-        self._queues[request.request_id] = queue
+        # from here to the sending nothing waits: who is cancelled has sent nothing, or all of it
+        reports: asyncio.Queue[RequestReport | EngineUnavailableError] = asyncio.Queue()
+        self._queues[request.request_id] = reports
         is_over = False
         try:
-            await asyncio.to_thread(self._send, request)
+            self._send(data)
             while not is_over:
-                report = await queue.get()
+                report = await reports.get()
                 if isinstance(report, EngineUnavailableError):
                     is_over = True
                     raise report
@@ -124,9 +131,8 @@ class EngineClient:
         finally:
             del self._queues[request.request_id]
             if not is_over:
-                # an abort is a few bytes: it fits the pipe whatever the engine does
                 with contextlib.suppress(EngineUnavailableError):
-                    self._send(Abort(request.request_id))
+                    self._send(_packed(Abort(request.request_id)))
 
     async def stop(self, timeout_s: float = 5.0) -> None:
         """End the process: asked first, then killed."""
@@ -137,7 +143,7 @@ class EngineClient:
         if process is None:
             return
         with contextlib.suppress(EngineUnavailableError):
-            self._send(Stop())
+            self._send(_packed(Stop()))
         try:
             await asyncio.to_thread(process.wait, timeout_s)
         except subprocess.TimeoutExpired:
@@ -152,15 +158,11 @@ class EngineClient:
         if self.ready is None:
             raise EngineUnavailableError(self._death or "the engine is not running; restart the server")
 
-    def _send(self, command: Command) -> None:
-        pipe = self._pipe
-        if pipe is None:
+    def _send(self, command: bytes) -> None:
+        """Queue a packed command; never waits for the engine."""
+        if self._pipe is None:
             raise EngineUnavailableError("the engine is not running")
-        try:
-            with self._send_lock:
-                pipe.send(command)
-        except OSError as error:
-            raise EngineUnavailableError(f"the engine's pipe is broken: {error}") from error
+        self._outbox.put(command)
 
     # --- the reading thread, and what it hands over to the loop
 
@@ -196,7 +198,7 @@ class EngineClient:
     def _lost(self, pipe: Connection) -> None:
         if pipe is not self._pipe:
             return
-        pipe.close()
+        self._outbox.put(None)
         self._pipe = None
         was_ready = self.ready is not None
         self.ready = None
@@ -242,6 +244,19 @@ class EngineClient:
             log.error("the engine did not start again: %s", error)
         else:
             self._death = ""
+
+
+def _packed(command: Command | EngineSettings) -> bytes:
+    return pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _write(pipe: Connection, outbox: "queue.SimpleQueue[bytes | None]") -> None:
+    """A thread: send what comes, and close the pipe at the end, when nobody reads it any more."""
+    while (command := outbox.get()) is not None:
+        # a broken pipe is the reader's news
+        with contextlib.suppress(OSError):
+            pipe.send_bytes(command)
+    pipe.close()
 
 
 def _environ(settings: EngineSettings) -> dict[str, str]:

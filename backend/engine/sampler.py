@@ -9,6 +9,8 @@ from k3agent.backend.engine.grammar import Allowed, Free, Masked
 from k3agent.backend.engine.messages import SamplingParams, TokenLogprobs
 from k3agent.backend.errors import BackendError
 
+_MAX_MASKS = 64
+
 
 @dataclass(slots=True)
 class Chosen:
@@ -81,7 +83,7 @@ def _generator(params: SamplingParams, device: torch.device) -> torch.Generator 
 
 
 class Sampler:
-    """Keeps the index tensors of the masks, which are few and used at every step."""
+    """Keeps the index tensors of the latest masks, which are used at every step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -125,7 +127,11 @@ class Sampler:
     def _ban(self, logits: Tensor, banned: frozenset[int]) -> Tensor:
         index = self._banned.get(banned)
         if index is None:
-            index = torch.tensor(sorted(banned), dtype=torch.long, device=self._device)
+            # requests may name stop tokens that the vocabulary does not have
+            known = sorted(i for i in banned if i < len(logits))
+            index = torch.tensor(known, dtype=torch.long, device=self._device)
+            if len(self._banned) >= _MAX_MASKS:
+                self._banned.clear()
             self._banned[banned] = index
         return logits.index_fill_(0, index, -torch.inf)
 

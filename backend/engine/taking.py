@@ -79,10 +79,12 @@ class TokenTaker:
         grammar, params = sequence.grammar, sequence.params
         allowed = grammar.allowed if grammar else None
         banned: frozenset[int] = frozenset()
-        if params.ignore_eos or sequence.num_generated < params.min_tokens:
+        is_early = sequence.num_generated < params.min_tokens
+        if params.ignore_eos or is_early:
             # with a grammar an answer begins to end where free text is closed
             banned = self._closers if isinstance(allowed, Free) else self._ends
-            banned |= frozenset(params.stop_token_ids) if not params.ignore_eos else frozenset()
+        if is_early:
+            banned |= frozenset(params.stop_token_ids)
         chosen = self._sampler.sample(logits, sequence.choice, allowed, banned)
         new, logprobs = [chosen.token_id], [chosen.logprobs] if chosen.logprobs else None
         if grammar is not None:

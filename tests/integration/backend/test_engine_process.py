@@ -68,6 +68,22 @@ async def test_t41_leaving_aborts(client: EngineClient) -> None:
     assert client.counters["running_requests"] == 0
 
 
+async def test_t41_leaving_at_any_moment_leaves_nothing_running(client: EngineClient) -> None:
+    async def ask(number: int) -> None:
+        async with aclosing(client.generate(add(f"left-{number}", length=900, max_tokens=5000))) as reports:
+            async for _ in reports:
+                pass
+
+    tasks = [asyncio.create_task(ask(number)) for number in range(24)]
+    for task in tasks:
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not client._queues
+    await asyncio.wait_for(whole(client, add("next")), 60)
+    assert client.counters["running_requests"] == client.counters["waiting_requests"] == 0
+
+
 async def test_a_killed_engine_is_started_once_more(client: EngineClient) -> None:
     async def kill_while_running() -> None:
         async for report in client.generate(add("x", max_tokens=5000)):

@@ -104,6 +104,20 @@ def test_least_tokens(engine: Engine) -> None:
     assert len(got) >= 8
 
 
+def test_stop_tokens_that_the_vocabulary_does_not_have_are_no_harm(engine: Engine) -> None:
+    free = add(ids(3), max_tokens=6)
+    whole = said(run(engine, free), free)
+    odd = add(ids(3), stop_token_ids=(2**31 - 1,), min_tokens=4, max_tokens=6)
+    assert said(run(engine, odd), odd) == whole
+
+
+def test_least_tokens_where_the_end_is_ignored(engine: Engine) -> None:
+    free = add(ids(3), ignore_eos=True)
+    whole = said(run(engine, free), free)
+    patient = add(ids(3), ignore_eos=True, stop_token_ids=(whole[2],), min_tokens=8, max_tokens=9)
+    assert whole[2] not in said(run(engine, patient), patient)[:8]
+
+
 def test_an_answer_that_may_not_end_fills_its_room(engine: Engine, tokenizer: Tokenizer) -> None:
     end_id = tokenizer.special("<|end_of_msg|>")
     head = engine._runner.model.lm_head.weight

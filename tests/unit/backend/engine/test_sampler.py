@@ -42,6 +42,15 @@ def test_masks() -> None:
     assert greedy(logits, banned=frozenset({1})) == 2
 
 
+def test_masks_of_many_requests_are_not_kept() -> None:
+    sampler, likeliest = Sampler(CPU), choice(vocab_size=300, temperature=0)
+    for token_id in range(1, 300):
+        logits = torch.zeros(300)
+        logits[token_id] = 1
+        assert sampler.sample(logits, likeliest, None, frozenset((token_id,))).token_id == 0
+    assert len(sampler._banned) <= 64
+
+
 def test_a_ban_never_leaves_nothing() -> None:
     logits = [0.0, 3.0, 2.0, 1.0]
     assert greedy(logits, OneOf(frozenset({3})), banned=frozenset({3})) == 3
