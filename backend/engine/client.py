@@ -191,9 +191,9 @@ class EngineClient:
             case Counters(values=values):
                 self.counters = values
             case _:
-                queue = self._queues.get(report.request_id)
-                if queue is not None:
-                    queue.put_nowait(report)
+                reports = self._queues.get(report.request_id)
+                if reports is not None:
+                    reports.put_nowait(report)
 
     def _lost(self, pipe: Connection) -> None:
         if pipe is not self._pipe:
@@ -208,8 +208,8 @@ class EngineClient:
             self._starting.set_exception(error)
             # the exception may have no reader when a restart failed; it is in `_death` and in the log
             self._starting.exception()
-        for queue in self._queues.values():
-            queue.put_nowait(error)
+        for reports in self._queues.values():
+            reports.put_nowait(error)
         if self._is_stopping:
             return
         log.error("%s", text)

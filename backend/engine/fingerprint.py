@@ -11,29 +11,43 @@ import torch
 
 from k3agent import __version__
 
+_WHOLE_BYTES = 64 << 20
 _SAMPLE_BYTES = 1 << 20
 
 
 def fingerprint(
     model_dir: str | Path, dtype: torch.dtype, device: torch.device, grid: int, layout: str
 ) -> str:
-    """`layout` says how ranks share the model: sums of other parts round in other ways.
-
-    Of weight files the size, the ends and a piece of the middle are read: a terabyte takes minutes.
-    """
+    """`layout` says how ranks share the model: sums of other parts round in other ways."""
     digest = hashlib.blake2b(digest_size=16)
     folder = Path(model_dir)
-    for file in [folder / "config.json", *sorted(folder.glob("*.safetensors"))]:
-        if not file.is_file():
-            continue
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as opened:
-            for start in (0, size // 2, size - _SAMPLE_BYTES):
-                opened.seek(max(start, 0))
-                digest.update(opened.read(_SAMPLE_BYTES))
-    parts = [__version__, torch.__version__, str(dtype), device.type, f"grid{grid}", layout]
-    if device.type == "cpu":
-        # other instructions, other rounding
-        parts.append(torch.backends.cpu.get_cpu_capability())
+    files = [folder / name for name in ("config.json", "preprocessor_config.json")]
+    for file in [*files, *sorted(folder.glob("*.safetensors"))]:
+        if file.is_file():
+            _add(digest, file)
+    parts = [__version__, torch.__version__, str(dtype), _kind_of(device), f"grid{grid}", layout]
     return " ".join([digest.hexdigest(), *parts])
+
+
+def _add(digest: "hashlib.blake2b", file: Path) -> None:
+    """A small file counts whole; of a large one its age and pieces, because a terabyte takes minutes."""
+    found = file.stat()
+    size = found.st_size
+    digest.update(f"{file.name} {size}\n".encode())
+    with file.open("rb") as opened:
+        if size <= _WHOLE_BYTES:
+            digest.update(opened.read())
+            return
+        digest.update(f"{found.st_mtime_ns}\n".encode())
+        for start in (0, size // 2, size - _SAMPLE_BYTES):
+            opened.seek(start)
+            digest.update(opened.read(_SAMPLE_BYTES))
+
+
+def _kind_of(device: torch.device) -> str:
+    """Other instructions, other sums, other rounding."""
+    if device.type == "cpu":
+        return f"cpu {torch.backends.cpu.get_cpu_capability()} threads{torch.get_num_threads()}"
+    if device.type == "cuda":
+        return f"cuda {torch.version.cuda} {torch.cuda.get_device_name(device)}"
+    return device.type

@@ -205,7 +205,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Sums since the start, and levels now; sent after each request."""
+    """Sums since the start, and levels now; sent after each request, each second of work and at its end."""
 
     values: dict[str, float] = field(default_factory=dict)
 

@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -30,6 +31,9 @@ from k3agent.backend.errors import BackendError
 from k3agent.backend.parallel.processes import end_process
 
 log = logging.getLogger(__name__)
+
+COUNTERS_EVERY_S = 1.0
+"""While it works, the engine tells its levels so often; and when it has nothing to do any more."""
 
 
 class _Pipe(Connection):
@@ -80,6 +84,7 @@ def serve(pipe: Connection, engine: Engine) -> None:
     """Work until told to stop. Between two forward passes all waiting commands are read, so an abort is
     quick.
     """
+    told_s = time.monotonic()
     while True:
         while not engine.has_work or pipe.poll():
             match pipe.recv():
@@ -96,6 +101,9 @@ def serve(pipe: Connection, engine: Engine) -> None:
                     return
         for report in engine.step():
             pipe.send(report)
+        if not engine.has_work or time.monotonic() - told_s >= COUNTERS_EVERY_S:
+            pipe.send(engine.counters())
+            told_s = time.monotonic()
 
 
 def main() -> int:

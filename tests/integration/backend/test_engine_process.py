@@ -84,6 +84,15 @@ async def test_t41_leaving_at_any_moment_leaves_nothing_running(client: EngineCl
     assert client.counters["running_requests"] == client.counters["waiting_requests"] == 0
 
 
+async def test_levels_are_told_while_a_request_runs(client: EngineClient) -> None:
+    async with asyncio.timeout(60), aclosing(client.generate(add("long", max_tokens=5000))) as reports:
+        async for _ in reports:
+            if client.counters["running_requests"] == 1:
+                break
+    await asyncio.wait_for(whole(client, add("next")), 60)
+    assert client.counters["running_requests"] == 0
+
+
 async def test_a_killed_engine_is_started_once_more(client: EngineClient) -> None:
     async def kill_while_running() -> None:
         async for report in client.generate(add("x", max_tokens=5000)):
