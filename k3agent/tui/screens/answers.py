@@ -10,7 +10,7 @@ from textual import work
 from k3agent.config.paths import user_config
 from k3agent.errors import K3AgentError
 from k3agent.events import Decision
-from k3agent.tui.screens.chatbase import PLACEHOLDER, ChatBase
+from k3agent.tui.screens.chatbase import BUSY_PLACEHOLDER, ChatBase
 from k3agent.tui.screens.editcall import EditCallScreen
 from k3agent.tui.widgets.approval import PLAN, ApprovalPanel, Request
 
@@ -139,7 +139,7 @@ class AnsweringChat(ChatBase):
         request, self._denying = self._denying, None
         if request is None:
             return False
-        self.prompt.placeholder = PLACEHOLDER
+        self.prompt.placeholder = BUSY_PLACEHOLDER
         session = self.driver.session
         if session is not None:
             session.answer(request.call_id, Decision.DENY, reason=text)
@@ -151,7 +151,7 @@ class AnsweringChat(ChatBase):
         if self._denying is None:
             return False
         self._denying = None
-        self.prompt.placeholder = PLACEHOLDER
+        self.prompt.placeholder = BUSY_PLACEHOLDER
         self.panel.focus()
         return True
 

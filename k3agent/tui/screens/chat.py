@@ -27,6 +27,7 @@ from k3agent.tui.history import draft_block
 from k3agent.tui.keymap import CHAT_KEYS, bindings
 from k3agent.tui.presenter import Presenter
 from k3agent.tui.safe import safe_line
+from k3agent.tui.screens.chatbase import BUSY_PLACEHOLDER, PLACEHOLDER
 from k3agent.tui.screens.chatkeys import ChatKeys
 from k3agent.tui.widgets.approval import Request
 from k3agent.tui.widgets.message import WelcomeBlock
@@ -169,6 +170,7 @@ class ChatScreen(ChatKeys):
             case TurnStarted():
                 self.show_queue()
                 self.app.set_title("●")
+                self.prompt.placeholder = BUSY_PLACEHOLDER
             case TurnEnded():
                 self._turn_ended(event)
             case Noticed(level="info"):
@@ -181,6 +183,7 @@ class ChatScreen(ChatKeys):
     def _turn_ended(self, event: TurnEnded) -> None:
         self.panel.clear()
         self.arguments.clear()
+        self.prompt.placeholder = PLACEHOLDER
         self.focus_prompt()
         self._count_jobs()
         if event.outcome is TurnOutcome.SUCCESS and self.line.status.mode == "plan" and not self.driver.queue:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from k3agent.tui.theme import Palette
 
 PLACEHOLDER = "What shall be done?   @ file   / command   ! shell   ? help"
+BUSY_PLACEHOLDER = "Enter queues   Ctrl+S says it into the running turn   Esc interrupts"
 MAX_QUEUE_ROWS = 4
 
 

@@ -157,8 +157,10 @@ async def test_escape_interrupts_and_keeps_what_came(tmp_path: Path) -> None:
     async with running(tmp_path, client=client) as screen:
         await screen.submit("go")
         await screen.until("answer 1 begins")
+        assert "Enter queues" in screen.shown
         await screen.press("escape")
         await screen.until("interrupted")
+        await screen.until("What shall be done?")
         assert "answer 1 begins" in screen.shown
         assert screen.chat.driver.session.messages[-1].finish is Finish.INTERRUPTED
 

@@ -141,7 +141,7 @@ async def test_files_are_completed(tmp_path: Path) -> None:
 
 async def test_commands_are_completed_and_run_with_one_enter(tmp_path: Path) -> None:
     async with running(tmp_path) as screen:
-        await screen.type("/hel")
+        await screen.type("/he")
         await screen.until("all keys and commands")
         await screen.press("enter")
         await screen.until("Keys and commands")

@@ -18,7 +18,7 @@ from k3agent.tui.widgets.toolcall import ToolBlock
 
 FOLDER = Path(__file__).with_name("snapshots")
 DARK = PALETTES["dark"]
-ANSWER = """## Was geändert ist 変更点
+ANSWER = """## Änderungen 変更点
 
 Der Lader liest **zuerst** die Datei, dann die Umgebung; siehe `load_settings`. 設定は後のものが優先されます。
 عربي وعبري: שלום עולם. Family: 👩‍👩‍👧‍👦, flag: 🇩🇪, accent: e\u0301.
