@@ -1,5 +1,5 @@
-"""Small functions with descriptions: read from concepts.txt (well-known ones) and natural.txt (as in ordinary
-programs), named, dressed and sampled at random.
+"""Small functions with descriptions: read from concepts.txt (well-known ones), natural.txt (as in ordinary
+programs) and varied.txt (other ways to write), named, dressed and sampled at random.
 """
 
 import ast
@@ -441,12 +441,14 @@ def compile_function(func: Func, extra: dict[str, Any] | None = None) -> Any:
 
 
 NATURAL_SHARE = 0.45
+VARIED_SHARE = 0.4
 
 
 def random_concept(rng: random.Random, words: Words, **options: Any) -> Func:
     """A function from any concept; in a natural project mostly from natural.txt, with its own parameters."""
     while True:
         file = "natural.txt" if rng.random() < (0.7 if words.natural else NATURAL_SHARE) else "concepts.txt"
+        file = "varied.txt" if rng.random() < VARIED_SHARE else file
         keep = {"keep_params": True} if words.natural and rng.random() < 0.6 else {}
         func = instantiate(rng.choice(concepts(file)), rng, words, **{**keep, **options})
         if func is not None:

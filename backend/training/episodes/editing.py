@@ -11,7 +11,7 @@ SLIPS = 0.08
 """The share of edits whose first attempt is wrong: nothing is learned from it, only from the way out."""
 TWICE = 0.3
 """Of those, the share whose second attempt is wrong too; half of them end there."""
-_PART = re.compile(r"\w+|\s+|[^\w\s]")
+_PART = re.compile(r"\w+|\s+|[<>=!+*/%-]{2}|[^\w\s]")
 _NEAREST = re.compile(r"^Nearest, line (\d+):", re.MULTILINE)
 
 

@@ -111,6 +111,7 @@ def view_function(session: Session, failure: Failure) -> tuple[str, View]:
 def mend(session: Session, view: View, broken: Broken, why: str) -> None:
     """Change the wrong line to the right one."""
     wrong, right = broken.wrong, broken.right
+    why = f"{why}{_purpose(view, broken.line)}"
     if wrong.lstrip() == right.lstrip():
         think = f"{why} Line {broken.line} is indented wrongly: {wrong.strip()}. It belongs outside the loop."
         old, new = wrong, right
@@ -123,6 +124,19 @@ def mend(session: Session, view: View, broken: Broken, why: str) -> None:
         around(session, view.path, broken.line, "That did not help. Read it again.")
         think = f"Another cause then. Line {broken.line} has {old}. {difference(old, new)}: {new}"
     edit_text(session, view.path, old, new, think, line=broken.line)
+
+
+def _purpose(view: View, line: int) -> str:
+    """What the docstring above a line says that the function does, as a thought."""
+    above = [text.strip() for number, text in view.lines if number < line]
+    while above:
+        text = above.pop()
+        if re.match(r"(async )?def ", text):
+            return ""
+        match = re.match(r"(\"{3}|'{3})([A-Z].{3,90}?)\.?(\1|$)", text)
+        if match and above and re.match(r"(async )?def ", above[-1]):
+            return f" It should do this: {match[2]}."
+    return ""
 
 
 def _wrong_turn(session: Session, view: View, broken: Broken, why: str) -> None:

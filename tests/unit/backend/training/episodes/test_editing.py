@@ -44,6 +44,7 @@ def test_each_error_has_its_own_report(error: str, said: str) -> None:
         ("return a - b", "return a + b", "- must be +"),
         ("return text", "return text.strip()", ".strip() is missing"),
         ("if not x:", "if x:", "not is too much"),
+        ("if a >= b:", "if a > b:", ">= must be >"),
         ("    return x", "return x", " is too much"),
     ],
 )

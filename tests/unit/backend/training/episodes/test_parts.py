@@ -180,7 +180,7 @@ def test_only_plain_python_commands_are_taken() -> None:
 
 
 def test_functions_have_cases_whatever_their_names() -> None:
-    for concept in concepts("natural.txt") + concepts():
+    for concept in concepts("natural.txt") + concepts("varied.txt") + concepts():
         made = []
         for seed in range(12):
             rng = random.Random(seed)
