@@ -374,6 +374,8 @@ class Engine:
         self._sums["prompt_tokens"] += sequence.num_prompt
         self._sums["cached_tokens"] += sequence.num_cached
         self._sums["generated_tokens"] += sequence.num_generated
+        # first, so that whoever sees the end sees it in the counters, too
+        self._reports.append(self.counters())
         self._reports.append(
             Finished(
                 request_id=sequence.request_id,
@@ -392,4 +394,3 @@ class Engine:
                 stop_token_id=sequence.stop_token_id,
             )
         )
-        self._reports.append(self.counters())
