@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     # the server imports this module, and never torch
     from torch import Tensor
 
+MAX_VALUES = 10_000
+"""More values that several branches of a schema list together are not held to."""
 ALL_TYPES = ("string", "number", "boolean", "null", "object", "array")
 _INTEGER = (re.compile(rb"-?(?:0|[1-9]\d*)?"), re.compile(rb"-?(?:0|[1-9]\d*)"))
 _NUMBER = (
@@ -92,8 +94,9 @@ class ToolShape:
         function = tool.get("function") or {}
         schema = function.get("parameters") or {}
         properties = schema.get("properties")
+        read = _Types(schema)
         parameters = (
-            {str(key): _parameter(value, schema) for key, value in properties.items()}
+            {str(key): read.parameter(value) for key, value in properties.items()}
             if isinstance(properties, dict)
             else {}
         )
@@ -104,38 +107,60 @@ class ToolShape:
         return cls(str(function.get("name") or ""), parameters, required, takes_more)
 
 
-def _parameter(schema: Any, root: dict[str, Any]) -> Parameter:
-    types, values = _types_of(schema, root, 0)
-    names = tuple(name for name in ALL_TYPES if name in types or (name == "number" and "integer" in types))
-    return Parameter(names or ALL_TYPES, "integer" in types and "number" not in types, tuple(values))
+class _Types:
+    """Reads types and values off the schemas of one tool: each reference once, or a few that lead to each
+    other would take longer than any request may.
+    """
 
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._known: dict[str, tuple[set[str], list[Any]]] = {}
 
-def _types_of(schema: Any, root: dict[str, Any], depth: int) -> tuple[set[str], list[Any]]:
-    """JSON-schema types of a value (empty: any), and its values if the schema lists all of them."""
-    if not isinstance(schema, dict) or depth > 8:
+    def parameter(self, schema: Any) -> Parameter:
+        types, values = self._of(schema, 0)
+        names = tuple(
+            name for name in ALL_TYPES if name in types or (name == "number" and "integer" in types)
+        )
+        return Parameter(names or ALL_TYPES, "integer" in types and "number" not in types, tuple(values))
+
+    def _of(self, schema: Any, depth: int) -> tuple[set[str], list[Any]]:
+        """JSON-schema types of a value (empty: any), and its values if the schema lists all of them."""
+        if not isinstance(schema, dict) or depth > 8:
+            return set(), []
+        match schema:
+            case {"const": value}:
+                return {json_type(value)}, [value]
+            case {"enum": list(values)} if values:
+                return {json_type(value) for value in values}, list(values)
+            case {"$ref": str(ref)}:
+                if ref not in self._known:
+                    # what leads back to itself says nothing
+                    self._known[ref] = set(), []
+                    self._known[ref] = self._of(self._target(ref), depth + 1)
+                return self._known[ref]
+            case {"anyOf": list(branches)} | {"oneOf": list(branches)} if branches:
+                return self._of_any(branches, depth)
+            case {"type": str(name)}:
+                return {name}, []
+            case {"type": list(names)}:
+                return {str(name) for name in names}, []
         return set(), []
-    match schema:
-        case {"const": value}:
-            return {json_type(value)}, [value]
-        case {"enum": list(values)} if values:
-            return {json_type(value) for value in values}, list(values)
-        case {"$ref": str(ref)}:
-            target: Any = root
-            for step in ref.removeprefix("#").strip("/").split("/") if ref != "#" else ():
-                target = target.get(step) if isinstance(target, dict) else None
-            return _types_of(target, root, depth + 1)
-        case {"anyOf": list(branches)} | {"oneOf": list(branches)} if branches:
-            parts = [_types_of(branch, root, depth + 1) for branch in branches]
-            if not all(types for types, _ in parts):
-                return set(), []
-            listed = all(values or types == {"null"} for types, values in parts)
-            values = [v for types, vs in parts for v in (vs or [None])] if listed else []
-            return set().union(*(types for types, _ in parts)), values
-        case {"type": str(name)}:
-            return {name}, []
-        case {"type": list(names)}:
-            return {str(name) for name in names}, []
-    return set(), []
+
+    def _target(self, ref: str) -> Any:
+        target: Any = self._root
+        for step in ref.removeprefix("#").strip("/").split("/") if ref != "#" else ():
+            target = target.get(step) if isinstance(target, dict) else None
+        return target
+
+    def _of_any(self, branches: list[Any], depth: int) -> tuple[set[str], list[Any]]:
+        parts = [self._of(branch, depth + 1) for branch in branches]
+        if not all(types for types, _ in parts):
+            return set(), []
+        types = set[str]().union(*(types for types, _ in parts))
+        is_listed = all(values or types == {"null"} for types, values in parts)
+        if not is_listed or sum(len(values) for _, values in parts) > MAX_VALUES:
+            return types, []
+        return types, [value for _, values in parts for value in (values or [None])]
 
 
 class Grammar:

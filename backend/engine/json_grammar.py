@@ -84,7 +84,11 @@ class JsonSchemas:
             raise SchemaError(f"the JSON schema is not valid JSON: {error}") from error
         if not isinstance(parsed, dict):
             raise SchemaError(f"a JSON schema is an object, not {schema[:40]}")
-        grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_OPTIONS)
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_OPTIONS)
+        except ValueError as error:
+            # halves of surrogate pairs, for one, are JSON to Python and not to the library
+            raise SchemaError(f"the JSON schema cannot be read: {error}") from error
         matcher = LLMatcher(self._library_tokenizer, grammar, log_level=0)
         if matcher.is_error():
             reason = matcher.get_error().strip().splitlines()

@@ -13,7 +13,7 @@ from support.tiny_tokenizer import write_tiny_tokenizer
 from k3agent.backend.chat.parser import OutputParser
 from k3agent.backend.chat.template import render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
-from k3agent.backend.engine.grammar import Free, Grammar, GrammarSpec, OneOf, ToolShape
+from k3agent.backend.engine.grammar import ALL_TYPES, Free, Grammar, GrammarSpec, OneOf, ToolShape
 from k3agent.backend.errors import GrammarError
 
 
@@ -233,3 +233,21 @@ def test_a_schema_that_makes_no_sense_restricts_nothing_and_breaks_nothing(
 ) -> None:
     shape = ToolShape.from_declaration({"function": {"name": "x", "parameters": parameters}})
     assert shape.required <= {"a"}
+
+
+def test_references_that_multiply_are_read_once() -> None:
+    """Followed one by one, these would keep the engine, and all that wait for it, for hours."""
+    loop = {"anyOf": [{"$ref": "#/properties/a"}] * 500}
+    grows = {"anyOf": [{"$ref": "#/$defs/few"}] * 500}
+    more = {"anyOf": [{"$ref": "#/properties/b"}] * 500}
+    parameters = {
+        "type": "object",
+        "properties": {"a": loop, "b": grows, "c": more, "d": {"$ref": "#/properties/c"}},
+        "$defs": {"few": {"enum": ["x", "y"]}},
+    }
+    shape = ToolShape.from_declaration({"function": {"name": "f", "parameters": parameters}})
+    assert shape.parameters["a"].types == ALL_TYPES
+    assert set(shape.parameters["b"].values) == {"x", "y"}
+    for name in ("c", "d"):
+        assert shape.parameters[name].types == ("string",)
+        assert shape.parameters[name].values == ()

@@ -115,6 +115,7 @@ def test_with_tools_the_value_or_a_call(tokenizer: Tokenizer) -> None:
         ('{"$ref": "#/nowhere"}', "nowhere"),
         ("false", "false"),
         ('{"type": "string", "pattern": "(?=a)b"}', "look-around"),
+        (json.dumps({"enum": ["\ud800"]}), "cannot be read"),
     ],
 )
 def test_schemas_that_cannot_be_enforced_are_refused(tokenizer: Tokenizer, schema: str, named: str) -> None:
