@@ -54,7 +54,13 @@ def parser() -> argparse.ArgumentParser:
     add("--cache-dtype", choices=list(CACHE_BYTES), default="bf16", help="precision of the latent cache")
     add("--state-dtype", choices=list(STATE_BYTES), default="fp32", help="precision of the KDA states")
     add("--chunk", type=_tokens, default=8192, metavar="N", help="tokens of one prefill chunk (default 8192)")
-    add("--memory-share", type=_share, default=0.95, help="part of a GPU's memory to use (default 0.95)")
+    add(
+        "--memory-share",
+        type=_share,
+        default=0.95,
+        metavar="X",
+        help="part of a GPU's memory to use (default 0.95)",
+    )
     add("--text-only", action="store_true", help="leave the image encoder out")
     add("--json", action="store_true", help="print JSON")
     add("--plot", type=Path, metavar="FILE", help="write a PNG: memory of one GPU against context")

@@ -47,19 +47,20 @@ async def serve(args: argparse.Namespace, folder: Path) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    begun = time.monotonic()
     with _listening_socket(args.host, args.port) as listener:
         disk = DiskCache.of_flag(args.disk_cache, args.disk_cache_bytes)
         engine = EngineClient(_settings(args, folder, disk))
         log.info("loading %s on %s", folder, args.device)
         starting = asyncio.create_task(engine.start())
-        waiting = asyncio.create_task(_tell_patience())
+        waiting = asyncio.create_task(_tell_patience(begun))
         try:
             tokenizer = await asyncio.to_thread(Tokenizer.from_dir, folder)
             answers = await asyncio.to_thread(SampledAnswers, tokenizer, file=disk and disk.answers_file)
             if not await _first(starting, stop):
                 return 0
             waiting.cancel()
-            _tell_ready(starting.result(), disk)
+            _tell_ready(starting.result(), disk, time.monotonic() - begun)
             state = _state(args, folder, engine, tokenizer, answers)
             stopped = asyncio.create_task(_stop_when_dead(engine, stop))
             await _run(state, listener, stop, args)
@@ -140,17 +141,17 @@ def _state(
     )
 
 
-async def _tell_patience() -> None:
-    begun = time.monotonic()
+async def _tell_patience(begun: float) -> None:
     while True:
         await asyncio.sleep(_PATIENCE_S)
         log.info("still loading after %.0f s", time.monotonic() - begun)
 
 
-def _tell_ready(ready: Ready, disk: DiskCache | None) -> None:
+def _tell_ready(ready: Ready, disk: DiskCache | None, waited_s: float) -> None:
+    """`waited_s`: since the command began; `ready.load_s` leaves out what the imports of the engine took."""
     log.info(
         "ready after %.1f s: %s in %s, %.0f MB of weights, window %d tokens, %.0f MB for cached prefixes",
-        ready.load_s,
+        waited_s,
         ready.device,
         ready.dtype,
         ready.weights_bytes / 1e6,
@@ -158,7 +159,7 @@ def _tell_ready(ready: Ready, disk: DiskCache | None) -> None:
         ready.cache_bytes / 1e6,
     )
     if disk is not None:
-        log.info("prefixes are kept in %s, at most %.1f GB", disk.folder, disk.quota_bytes / 1e9)
+        log.info("prefixes on disk: %s, at most %.1f GB", disk.folder, disk.quota_bytes / 1e9)
 
 
 def _image_reader(folder: Path) -> ImageReader | None:

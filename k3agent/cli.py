@@ -192,11 +192,14 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
     for row in rows:
         title = " ".join(row.title.split())[:60]
         print(
-            f"{row.id}  {row.updated_at:%Y-%m-%d %H:%M}  {row.num_messages:4}  {row.model:<14}  "
+            f"{row.id}  {row.updated_at:%Y-%m-%d %H:%M}  {row.num_messages:4} messages  {row.model:<14}  "
             f"{title}  ({row.cwd})"
         )
     if not rows:
-        print("No sessions yet.", file=sys.stderr)
+        nothing = (
+            "No sessions of this folder; without --here all are shown." if args.here else "No sessions yet."
+        )
+        print(nothing, file=sys.stderr)
     return 0
 
 

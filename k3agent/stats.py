@@ -37,5 +37,6 @@ def figures(store: SessionStore, cwd: Path | None) -> dict[str, int | float]:
         "tool_calls_tried": num_calls,
         "tool_calls_valid": num_calls - states[CallState.INVALID],
         "tool_calls_succeeded": states[CallState.DONE],
-        "tool_calls_denied": states[CallState.DENIED] + states[CallState.REFUSED],
+        "tool_calls_denied": states[CallState.DENIED],
+        "tool_calls_refused_as_repeats": states[CallState.REFUSED],
     }

@@ -72,6 +72,8 @@ def _parse(command: str, arguments: list[str]) -> tuple[argparse.Namespace, list
     add("--api-key-env", metavar="NAME", help="the variable that holds the key of --url")
     add("--json", type=Path, metavar="FILE", help="write the figures; - for stdout instead of the table")
     _ADD_FLAGS[command](parser)
+    if arguments[:1] and not arguments[0].startswith("-"):
+        parser.error(f"no measurement {arguments[0]!r}: give one of {', '.join(_COMMANDS)}, or only flags")
     args = parser.parse_args(arguments)
     if args.url and flags:
         parser.error("flags behind -- are for a server that is started here, not for --url")
@@ -80,28 +82,52 @@ def _parse(command: str, arguments: list[str]) -> tuple[argparse.Namespace, list
 
 def _add_measure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--contexts", type=_numbers, default=(512, 2048, 4096), help="tokens of prompt: 512,2048,4096")
-    add("--users", type=_numbers, default=(1, 4), help="users who ask at the same time: 1,4")
-    add("--tokens", type=_positive, default=64, help="tokens to decode (default: 64)")
+    add(
+        "--contexts",
+        type=_numbers,
+        default=(512, 2048, 4096),
+        metavar="N,N",
+        help="tokens of prompt (default: 512,2048,4096)",
+    )
+    add(
+        "--users",
+        type=_numbers,
+        default=(1, 4),
+        metavar="N,N",
+        help="users who ask at the same time (default: 1,4)",
+    )
+    add("--tokens", type=_positive, default=64, metavar="N", help="tokens to decode (default: 64)")
     add("--png", type=Path, metavar="FILE", help="draw the figures; needs matplotlib")
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--sessions", type=_positive, default=4, help="sessions side by side (default: 4)")
-    add("--turns", type=_positive, default=8, help="turns of each (default: 8)")
-    add("--tokens", type=_positive, default=48, help="longest answer (default: 48)")
-    add("--seed", type=int, default=0)
+    add("--sessions", type=_positive, default=4, metavar="N", help="sessions side by side (default: 4)")
+    add("--turns", type=_positive, default=8, metavar="N", help="turns of each (default: 8)")
+    add("--tokens", type=_positive, default=48, metavar="N", help="longest answer (default: 48)")
+    add("--seed", type=int, default=0, metavar="N", help="of what is drawn (default: 0)")
     add("--trace", type=Path, metavar="FILE", help="recorded requests instead, one JSON body a line")
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--streams", type=_positive, default=64, help="requests open at the same time (default: 64)")
-    add("--seconds", type=float, default=600.0, help="how long (default: 600)")
-    add("--tokens", type=_positive, default=120, help="longest answer (default: 120)")
-    add("--disconnects", type=float, default=0.2, help="share of requests that hang up early (default: 0.2)")
-    add("--seed", type=int, default=0)
+    add(
+        "--streams",
+        type=_positive,
+        default=64,
+        metavar="N",
+        help="requests open at the same time (default: 64)",
+    )
+    add("--seconds", type=float, default=600.0, metavar="S", help="how long (default: 600)")
+    add("--tokens", type=_positive, default=120, metavar="N", help="longest answer (default: 120)")
+    add(
+        "--disconnects",
+        type=float,
+        default=0.2,
+        metavar="X",
+        help="share of requests that hang up early (default: 0.2)",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="of what is drawn (default: 0)")
 
 
 _ADD_FLAGS = {"measure": _add_measure, "replay": _add_replay, "load": _add_load}

@@ -16,10 +16,10 @@ CLOSING_OUTPUT_TOKENS = 2000
 # A normal step and the closing one after it, each a little dearer than the last.
 TWO_STEPS = 2.5
 UNITS = {
-    TurnOutcome.MAX_TURNS: "model calls (--max-turns)",
-    TurnOutcome.MAX_TOKENS: "tokens (--max-tokens)",
+    TurnOutcome.MAX_TURNS: "model call{s} (--max-turns)",
+    TurnOutcome.MAX_TOKENS: "token{s} (--max-tokens)",
     TurnOutcome.MAX_BUDGET: "USD (--max-budget-usd)",
-    TurnOutcome.MAX_TIME: "seconds (--max-time)",
+    TurnOutcome.MAX_TIME: "second{s} (--max-time)",
 }
 
 
@@ -94,5 +94,6 @@ def _check(
     """`reserve`: what must be left for a normal step; `step`: what the closing one costs."""
     if limit is None or used + reserve < limit:
         return None
-    detail = f"the limit of {limit} {UNITS[outcome]} is reached"
+    unit = UNITS[outcome].format(s="" if limit == 1 else "s")
+    detail = f"the limit of {limit} {unit} is reached"
     return LimitReached(outcome=outcome, detail=detail, is_closing=used + step < limit)

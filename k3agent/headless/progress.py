@@ -107,7 +107,7 @@ class Progress:
         receipt, usage = end.receipt, end.receipt.usage
         parts = [
             end.outcome.value,
-            f"{receipt.num_turns} steps",
+            f"{receipt.num_turns} step{'' if receipt.num_turns == 1 else 's'}",
             f"{usage.input_tokens + usage.output_tokens} tokens",
             f"{end.duration_s:.1f} s",
         ]

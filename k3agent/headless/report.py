@@ -38,7 +38,7 @@ def report(
     if not session_id:
         return sentences[0]
     if receipt.denials and outcome is TurnOutcome.PERMISSION:
-        sentences.append(_denied(receipt, permission_mode, session_id))
+        sentences.append(_denied(receipt, permission_mode))
     if "Changed: " not in detail and "No file was changed" not in detail:
         files = shown_files(receipt.files_changed)
         nothing = "No file was changed by edits." if receipt.files_note else "No file was changed."
@@ -50,19 +50,20 @@ def report(
         sentences.append(f"{command[:1].upper()}{command[1:]}.")
     # An error is the work of an endpoint, a disk or k3agent, whatever the model can do.
     is_models_end = outcome in {TurnOutcome.EXECUTION, TurnOutcome.MAX_TURNS} and detail not in receipt.errors
-    if profile is Profile.COMPACT and is_models_end:
+    if receipt.denials and outcome is TurnOutcome.PERMISSION and permission_mode == "plan":
+        # a command comes last: what follows it would be taken for a part of it
+        sentences.append(f"To let it work: k3agent run --resume {session_id} --permission-mode auto")
+    elif profile is Profile.COMPACT and is_models_end:
         sentences.append(_SMALL)
     elif outcome in _RESUMABLE:
         sentences.append(f"To go on: k3agent run --resume {session_id}")
     return " ".join(sentences)
 
 
-def _denied(receipt: Receipt, permission_mode: str, session_id: str) -> str:
+def _denied(receipt: Receipt, permission_mode: str) -> str:
     last = receipt.denials[-1]
     what = f"Denied: {last['summary']} ({last['reason']})."
-    if permission_mode == "plan":
-        return f"{what} To let it work: k3agent run --resume {session_id} --permission-mode auto"
-    return f"{what} Allow it with --allow."
+    return what if permission_mode == "plan" else f"{what} Allow it with --allow."
 
 
 def failed_command(receipt: Receipt) -> str:

@@ -141,6 +141,11 @@ def test_sessions_of_an_empty_store(capsys) -> None:
     assert json.loads(capsys.readouterr().out) == []
     assert run("sessions", "show", "abc") == 1
     assert run("stats", "--json") == 0
+    capsys.readouterr()
+    assert run("sessions", "list") == 0
+    assert "No sessions yet." in capsys.readouterr().err
+    assert run("sessions", "list", "--here") == 0
+    assert "No sessions of this folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

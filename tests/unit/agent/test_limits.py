@@ -22,7 +22,8 @@ from support.agents import (
     step,
 )
 
-from k3agent.agent.options import Limits
+from k3agent.agent.options import Limits, Receipt
+from k3agent.agent.policies import LimitPolicy
 from k3agent.agent.session import Session
 from k3agent.events import (
     CheckEnded,
@@ -137,6 +138,16 @@ async def test_tokens_and_money_are_limited(
     is_closed = any("last answer" in message.text for message in run.session.messages)
     assert is_closed == (profile is Profile.FULL) and run.session.receipt.num_turns > 3
     await run.session.aclose()
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [(1, "1 model call (--max-turns)"), (2, "2 model calls (--max-turns)")]
+)
+def test_a_limit_is_told_in_its_unit(limit: int, said: str) -> None:
+    receipt = Receipt(num_turns=limit)
+    policy = LimitPolicy(Limits(max_turns=limit), receipt, Profile.COMPACT, lambda: 0.0)
+    reached = policy.before_step(is_first=False)
+    assert reached is not None and reached.detail == f"the limit of {said} is reached"
 
 
 async def test_time_is_limited_also_inside_a_command(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from k3agent.backend.bench.cli import main
 from k3agent.backend.bench.client import BenchError, Measured
 from k3agent.backend.bench.load import Load
 from k3agent.backend.bench.measure import Row
@@ -88,3 +89,12 @@ def test_rates() -> None:
     measured = Measured(prompt_tokens=100, cached_tokens=40, completion_tokens=11, first_s=0.5, total_s=1.5)
     assert (measured.prefill_rate, measured.decode_rate) == (120, 10)
     assert Measured().decode_rate == 0
+
+
+@pytest.mark.parametrize("arguments", [["laod"], ["model.json"]])
+def test_an_unknown_measurement_is_told_which_there_are(arguments: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert f"no measurement '{arguments[0]}': give one of measure, replay, load, model" in said
