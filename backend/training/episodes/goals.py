@@ -53,6 +53,7 @@ MODULES = (
     "mending",
     "nearly",
     "roles",
+    "hanging",
 )
 for _module in MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")

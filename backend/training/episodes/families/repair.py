@@ -30,10 +30,14 @@ def run_tests(session: Session, think: str, target: str = "", python: str = "pyt
         )
     if "command not found" in result.text and python == "python":
         return run_tests(session, "There is no python. Try python3.", target, "python3")
+    if "[timed out after" in result.lines[-1]:
+        raise _endless(result.lines[-1])
     if "No module named pytest" in result.text:
         module = target.split("::")[0].removesuffix(".py").replace("/", ".")
         command = UNITTEST.replace("python", python, 1) + (f" {module}" if module else "")
         result = session.call("shell", "There is no pytest. Try unittest.", command=command)
+        if "[timed out after" in result.lines[-1]:
+            raise _endless(result.lines[-1])
         if "Ran 0 tests" in result.text and not target:
             command += " discover -s tests -t ."
             result = session.call("shell", "It found none. Look in tests.", command=command)
@@ -44,6 +48,16 @@ def run_tests(session: Session, think: str, target: str = "", python: str = "pyt
                 "none. Nothing was changed.",
             )
     return parse_run(result.text), python
+
+
+def _endless(last: str) -> Report:
+    """The tests were killed: whether they pass is not known."""
+    limit = last.strip("[]").removeprefix("timed out after ").split(";")[0]
+    return Report(
+        "They did not end and were killed. Say so.",
+        f"The tests did not end: they were killed after {limit}, so I do not know whether they pass."
+        " Nothing was changed.",
+    )
 
 
 def function_of(session: Session, failure: Failure) -> tuple[str, Hit | None]:

@@ -19,7 +19,7 @@ NEW = (
     "two_files two_names move_def move_module fix_case fix_import fix_script contradiction default_of "
     "result_of show_lines is_used env_used longest_file count_tests count_dir methods_of importers_of "
     "explain_file find_kind near_name near_names near_file ask_role set_role "
-    "set_spoken_from value_spoken"
+    "set_spoken_from value_spoken run_endless tests_endless"
 )
 
 
