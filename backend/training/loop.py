@@ -1,4 +1,7 @@
-"""The training loop: a schedule by the clock, a log, saved states, and an export however it ends."""
+"""The training loop: a schedule by the clock, a log, saved states, and an export however it ends.
+
+Of several ranks, rank 0 has the clock, evaluates and writes everything; the others follow its plan.
+"""
 
 import argparse
 import json
@@ -10,21 +13,26 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
+from k3agent.backend.parallel.processes import RankProcesses
 from k3agent.backend.training import export, plots
 from k3agent.backend.training.balancing import imbalance
 from k3agent.backend.training.compiled import pack_cache, trim_autotuners
-from k3agent.backend.training.data import Feed, FeedError
+from k3agent.backend.training.data import Feed, FeedError, HostBatch
 from k3agent.backend.training.network import Batch
 from k3agent.backend.training.optimizer import Settings, rate_factor
+from k3agent.backend.training.team import Plan, Team, join, lead
 from k3agent.backend.training.trainer import STATE_FILE, DeviceFeed, Trainer, to_device
 
 log = logging.getLogger(__name__)
+
+NOT_FINITE = "a loss that is not finite"
 
 
 @dataclass
@@ -50,13 +58,15 @@ class Clock:
 
 
 class Journal:
-    """log.jsonl and standard output."""
+    """log.jsonl and standard output, of rank 0 alone."""
 
-    def __init__(self, file: Path, started: float) -> None:
-        self.file, self._started = file, started
+    def __init__(self, file: Path, started: float, rank: int = 0) -> None:
+        self.file, self._started, self._rank = file, started, rank
         self.records: list[dict[str, Any]] = []
 
     def write(self, **record: Any) -> None:
+        if self._rank:
+            return
         record = {"seconds": round(time.monotonic() - self._started, 1), **record}
         self.records.append(record)
         line = json.dumps(record)
@@ -75,7 +85,7 @@ def prepare_torch(device: torch.device) -> None:
         trim_autotuners()
 
 
-def make_trainer(options: argparse.Namespace) -> tuple[Trainer, dict[str, Any]]:
+def make_trainer(options: argparse.Namespace, team: Team | None = None) -> tuple[Trainer, dict[str, Any]]:
     """The model that the options ask for, fresh, and its config.json."""
     device = torch.device(options.device)
     prepare_torch(device)
@@ -88,18 +98,26 @@ def make_trainer(options: argparse.Namespace) -> tuple[Trainer, dict[str, Any]]:
         compiled=on_gpu,
         seed=options.seed,
         settings=Settings(muon_rate=options.muon_rate, adam_rate=options.adam_rate),
+        team=team,
     )
     return trainer, raw
 
 
 class Run:
-    """One command's training. `train` below is its life."""
+    """One rank's training in one command. `train` and `follow` below are its life."""
 
-    def __init__(self, options: argparse.Namespace, feeds: dict[str, Feed], started: float) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        feeds: dict[str, Feed],
+        started: float,
+        team: Team | None = None,
+    ) -> None:
         self.options = options
+        self.team = team or Team()
         self._eval_feeds = {name: feed for name, feed in feeds.items() if name != "train"}
-        self.journal = Journal(options.out / "log.jsonl", started)
-        self.trainer, self._raw_config = make_trainer(options)
+        self.journal = Journal(options.out / "log.jsonl", started, self.team.rank)
+        self.trainer, self._raw_config = make_trainer(options, self.team)
         self.feed = DeviceFeed(feeds["train"], self.trainer.device)
         if options.resume:
             self.trainer.load(options.resume)
@@ -110,6 +128,7 @@ class Run:
         self.clock = Clock(end, progress_from, options.progress_to)
         self.rounded = progress_from >= options.quantize_from
         self.trainer.refresh(rounded=self.rounded)
+        self.trainer.align(rounded=self.rounded)
         self.stopped: str | None = None
         self._eval_batches: dict[str, list[Batch]] = {}
         now = time.monotonic()
@@ -128,37 +147,74 @@ class Run:
         self._last[what] = now
         return True
 
+    def sum_ms(self) -> dict[str, float]:
+        """How long the gradients of all ranks take to add up, which is the price of a second GPU."""
+        if self.team.world == 1:
+            return {}
+        return {"sum_ms": round(self.team.time_sum_ms(self.trainer.parameters.matrices.grad), 2)}
+
+    def _fetch(self) -> tuple[HostBatch, Batch] | None:
+        """The next batch; None, and the wish to stop, when there will be none."""
+        try:
+            return self.feed.next()
+        except FeedError as error:
+            self.stopped = str(error)
+            log.exception("the feed has ended; exporting what there is")
+            return None
+
+    def _plan(self, host: HostBatch | None, is_first: bool) -> Plan:
+        """What comes next, by rank 0's clock; nothing more if any rank has to stop."""
+        options, team = self.options, self.team
+        wish = Plan(
+            progress=self.clock.progress(),
+            is_logged=is_first or self._due("log", options.log_every_s),
+            is_saved=self._due("save", options.save_every_s),
+            is_over=self.stopped is not None or (team.rank == 0 and self.clock.is_over),
+            weight=float(host.weights.sum(dtype="float64")) if host and team.world > 1 else 0.0,
+        )
+        plan = team.agree(wish)
+        if plan.is_over and not wish.is_over and team.rank == 0:
+            self.stopped = "another rank"
+        return plan
+
     def steps(self) -> None:
-        """Step until the clock or a signal says stop."""
-        options, trainer, clock = self.options, self.trainer, self.clock
-        is_first = True
-        while not clock.is_over and self.stopped is None:
-            host, batch = self.feed.next()
+        """Step until the clock, a signal or an ended feed says stop."""
+        options, trainer, is_first = self.options, self.trainer, True
+        ready = self._fetch()
+        while not (plan := self._plan(ready and ready[0], is_first)).is_over:
+            assert ready is not None
+            host, batch = ready
             for stage, count in host.stages.items():
                 self._stages[stage] = self._stages.get(stage, 0) + count
-            trainer.progress = progress = clock.progress()
+            trainer.progress = progress = plan.progress
             self.feed.feed.set_progress(progress)
             if not self.rounded and progress >= options.quantize_from:
                 self.rounded = True
                 self.journal.write(
                     event="rounding on", tokens=trainer.num_tokens, progress=round(progress, 4)
                 )
-            is_due = is_first or self._due("log", options.log_every_s)
             factor = rate_factor(progress, options.warmup, options.fall_from)
-            trainer.step(batch, factor, rounded=self.rounded, timed=is_due)
+            trainer.step(batch, factor, rounded=self.rounded, timed=plan.is_logged, share=plan.weight)
             # The device works on the step meanwhile.
-            self.feed.prefetch()
-            if is_due:
+            ready = self._fetch()
+            if plan.is_logged:
                 self.log_progress(factor)
             if is_first:
-                is_first, clock.first_step = False, time.monotonic()
-            if self._due("save", options.save_every_s):
+                is_first, self.clock.first_step = False, time.monotonic()
+            if plan.is_saved:
                 self.save()
 
     def log_progress(self, factor: float) -> None:
-        """Read the measures (waits for the device), evaluate when due, and write a record."""
+        """Read the measures of all ranks (waits for the device), evaluate when due, and write a record."""
         trainer, feed = self.trainer, self.feed.feed
         measures = trainer.read_measures()
+        if not math.isfinite(measures.loss):
+            self.stopped = NOT_FINITE
+        counts = [feed.num_ready, feed.num_batches, feed.num_repeated, feed.num_failures]
+        waited_s, *counts = self.team.sums([feed.waited_s, *counts])
+        if self.team.rank:
+            return
+        queue, fresh, repeated, failures = map(int, counts)
         now, (then, tokens, waited) = time.monotonic(), self._log_start
         seconds = max(now - then, 1e-6)
         uneven = imbalance(measures.loads)
@@ -175,11 +231,11 @@ class Run:
             "imbalance_max": round(float(uneven.max()), 3),
             "imbalance_mean": round(float(uneven.mean()), 3),
             "tokens_per_s": round((trainer.num_tokens - tokens) / seconds),
-            "starved_share": round((feed.waited_s - waited) / seconds, 3),
-            "queue": feed.num_ready,
-            "fresh_batches": feed.num_batches,
-            "repeated_batches": feed.num_repeated,
-            "worker_failures": feed.num_failures,
+            "starved_share": round((waited_s - waited) / seconds / self.team.world, 3),
+            "queue": queue,
+            "fresh_batches": fresh,
+            "repeated_batches": repeated,
+            "worker_failures": failures,
             "stages": self._stages,
             **trainer.split_ms(),
         }
@@ -189,17 +245,21 @@ class Run:
             record.update(self.evaluate())
         self.journal.write(**record)
         self._stages = {}
-        if not math.isfinite(measures.loss):
-            self.stopped = "a loss that is not finite"
         # After the evaluation, which is not to count as training time.
-        self._log_start = (time.monotonic(), trainer.num_tokens, feed.waited_s)
+        self._log_start = (time.monotonic(), trainer.num_tokens, waited_s)
 
     def evaluate(self) -> dict[str, float]:
         """Measures on the evaluation batches, which are collected the first time."""
         found: dict[str, float] = {}
-        for name, feed in self._eval_feeds.items():
+        for name, feed in list(self._eval_feeds.items()):
             if name not in self._eval_batches:
-                hosts = [feed.next() for _ in range(self.options.eval_batches)]
+                try:
+                    hosts = [feed.next() for _ in range(self.options.eval_batches)]
+                except FeedError as error:
+                    self.stopped = str(error)
+                    log.exception("nothing to evaluate on")
+                    del self._eval_feeds[name]
+                    continue
                 self._eval_batches[name] = [to_device(host, self.trainer.device) for host in hosts]
                 feed.close()
             loss, accuracy = self.trainer.evaluate(self._eval_batches[name])
@@ -209,11 +269,14 @@ class Run:
     def save(self) -> None:
         """The full state to the local disk, the weights to the output folder."""
         start = time.monotonic()
+        apart = self.trainer.align(rounded=self.rounded)
+        if self.team.rank:
+            return
         self.trainer.save(self.options.state)
         self.export()
-        self.journal.write(
-            event="saved", tokens=self.trainer.num_tokens, took_s=round(time.monotonic() - start, 2)
-        )
+        found = {"ranks_apart": apart} if self.team.world > 1 else {}
+        took_s = round(time.monotonic() - start, 2)
+        self.journal.write(event="saved", tokens=self.trainer.num_tokens, took_s=took_s, **found)
 
     def export(self) -> None:
         """Write the weights folder beside the state, and its files, long ones in parts, to the output."""
@@ -229,10 +292,17 @@ class Run:
         for name in ("config.json", "SHA256SUMS"):
             shutil.copyfile(folder / name, out / name)
 
-    def finish(self) -> None:
-        """Last measures, state, export, plot and a summary."""
+    def end_steps(self) -> None:
+        """The last that all ranks do together."""
         self.log_progress(0.0)
-        self._last["eval"] = -math.inf
+        self.trainer.align(rounded=self.rounded)
+
+    def finish(self, processes: RankProcesses | None = None) -> None:
+        """Last measures, state, export, plot and a summary."""
+        self.end_steps()
+        if processes:
+            processes.ask_to_stop()
+            self.team.leave()
         final = self.evaluate()
         self.save()
         plots.draw(self.journal.records, self.options.out / "curves.png")
@@ -255,10 +325,16 @@ class Run:
         self.journal.write(event="finished", **{k: v for k, v in report.items() if k != "options"})
 
 
-def train(options: argparse.Namespace, feeds: dict[str, Feed], started: float) -> int:
-    """Train, save and export; returns the exit code."""
+def train(
+    options: argparse.Namespace,
+    feeds: dict[str, Feed],
+    started: float,
+    processes: RankProcesses | None = None,
+) -> int:
+    """Train as rank 0, beside those in `processes`, save and export; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    run = Run(options, feeds, started)
+    team = lead(options, processes) if processes else Team()
+    run = Run(options, feeds, started, team)
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, run.stop)
     run.journal.write(
@@ -266,17 +342,27 @@ def train(options: argparse.Namespace, feeds: dict[str, Feed], started: float) -
         tokens=run.trainer.num_tokens,
         progress=run.clock.progress_from,
         torch=torch.__version__,
+        **({"ranks": team.world, "pids": processes.pids} if processes else {}),
+        **run.sum_ms(),
     )
-    try:
-        run.steps()
-    except FeedError as error:
-        run.stopped = str(error)
-        log.exception("the feed has ended; exporting what there is")
-    if run.stopped == "a loss that is not finite":
+    run.steps()
+    if run.stopped == NOT_FINITE:
         # The last saved state is sound; this one would overwrite it.
         run.journal.write(event="failed", reason=run.stopped, state=str(options.state / STATE_FILE))
         return 1
-    run.finish()
+    run.finish(processes)
     if options.cache_to:
         pack_cache(options.cache, options.cache_to)
     return 0
+
+
+def follow(options: argparse.Namespace, feeds: dict[str, Feed], started: float, commands: Connection) -> None:
+    """Train as a rank above 0."""
+    run = Run(options, feeds, started, join(options, commands))
+    run.sum_ms()
+    run.steps()
+    if run.stopped != NOT_FINITE:
+        run.end_steps()
+    # Rank 0 says stop; until then this end would look like a death.
+    commands.recv()
+    run.team.leave()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from k3agent.backend.training.parameters import Buffer, Entry, Parameters, Piece
 from k3agent.backend.training.quantize import round_groups
+from k3agent.backend.training.team import Team
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_ITERATIONS = 5
@@ -117,9 +118,15 @@ class Optimizer:
     """One step for all parameters. Learning rates are device scalars: a new value compiles nothing anew."""
 
     def __init__(
-        self, parameters: Parameters, settings: Settings | None = None, *, compiled: bool = False
+        self,
+        parameters: Parameters,
+        settings: Settings | None = None,
+        *,
+        compiled: bool = False,
+        team: Team | None = None,
     ) -> None:
         self.parameters, self.settings = parameters, settings or Settings()
+        self._team = team or Team()
         matrices, vectors = parameters.matrices, parameters.vectors
         self.momentum = torch.zeros_like(matrices.master)
         self.first, self.second = torch.zeros_like(vectors.master), torch.zeros_like(vectors.master)
@@ -141,12 +148,14 @@ class Optimizer:
         return [_Group(views, UPDATE_RMS * max(shape) ** 0.5) for shape, views in by_shape.items()]
 
     def step(self, factor: float, *, rounded: bool) -> None:
-        """Apply the gradients of the leaves with the peak rates times `factor`; `rounded`: MXFP4 for the
-        next step.
+        """Apply the gradients of the leaves, summed over ranks, with the peak rates times `factor`;
+        `rounded`: MXFP4 for the next step.
         """
         p, settings = self.parameters, self.settings
         p.matrices.gather_grads()
         p.vectors.gather_grads()
+        # Each rank then takes the same step from the same sums.
+        self._team.add_up(p.matrices.grad, p.vectors.grad)
         self.num_steps += 1
         n = self.num_steps
         corrections = [1 / (1 - settings.beta1**n), 1 / (1 - settings.beta2**n)]

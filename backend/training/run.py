@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from k3agent.backend.errors import PeerLostError
 from k3agent.backend.training.data import (
     EPISODES,
     HELD_OUT_SEED,
@@ -20,6 +21,13 @@ from k3agent.backend.training.data import (
     Feed,
     FeedSettings,
     StagePlan,
+)
+from k3agent.backend.training.ranks import (
+    SEEDS_PER_RANK,
+    cache_of,
+    choose_gpu,
+    num_workers_of,
+    start_ranks,
 )
 
 STARTED = time.monotonic()
@@ -43,10 +51,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--quantize-from", type=float, default=0.5)
     add("--muon-rate", type=float, default=4e-3)
     add("--adam-rate", type=float, default=3e-3)
-    add("--workers", type=int, default=14)
+    add("--ranks", type=int, default=1, help="processes that train one model, each on a GPU of its own")
+    add("--workers", type=int, default=14, help="processes that make episodes, of all ranks together")
     add("--max-uses", type=int, default=5, help="how often a batch is used when workers fall behind")
     add("--source", default=EPISODES, help="module:function that yields episodes")
-    add("--tokens", type=int, default=65_536, help="tokens of a step")
+    add("--tokens", type=int, default=65_536, help="tokens of a step, of each rank")
     add("--max-length", type=int, default=4096, help="longest document; longer ones are cut")
     add(
         "--shared-beginning",
@@ -71,11 +80,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--cache-from", type=Path, help="folder with cache.tar.xz.part* to unpack there first")
     add("--cache-to", type=Path, help="folder to pack the cache into at the end")
     add("--tokenizer", type=Path, default=Path(__file__).parents[1] / "weights" / "nano")
+    parser.set_defaults(rank=0)
     options = parser.parse_args(arguments)
+    if options.ranks < 1 or (options.ranks > 1 and options.device not in ("cuda", "cpu")):
+        parser.error(f"--ranks {options.ranks} on {options.device}: 1 or more, several on cuda or cpu only")
+    if options.preflight and options.ranks > 1:
+        parser.error("--preflight rehearses one rank: leave --ranks out")
     if options.tiny:
         options.source, options.stage_plan = SYNTHETIC, "0:64"
         options.tokens, options.max_length = min(options.tokens, 512), 128
-        options.workers, options.eval_batches = min(options.workers, 1), 1
+        options.workers, options.eval_batches = min(options.workers, options.ranks), 1
         options.reserve_s = min(options.reserve_s, 3.0)
     return options
 
@@ -89,8 +103,8 @@ def constant_beginning() -> np.ndarray:
 
 
 def start_feeds(options: argparse.Namespace) -> dict[str, Feed]:
-    """The feed for training, and those for evaluation in the mixture that training ends with: `eval` on
-    unseen seeds, `heldout` on held-out words and wordings too.
+    """The feed for training, and on rank 0 those for evaluation in the mixture that training ends with:
+    `eval` on unseen seeds, `heldout` on held-out words and wordings too.
     """
     plan = StagePlan.parse(options.stage_plan)
     shared: dict[str, Any] = {
@@ -103,11 +117,12 @@ def start_feeds(options: argparse.Namespace) -> dict[str, Feed]:
         shared["beginning"] = constant_beginning()
     # A later command must not repeat the episodes of an earlier one.
     seed = options.seed + (100_000 if options.resume or options.init else 0)
-    workers = {"num_workers": options.workers, "max_uses": options.max_uses}
+    seed += options.rank * SEEDS_PER_RANK
+    workers = {"num_workers": num_workers_of(options), "max_uses": options.max_uses}
     feeds = {"train": Feed(FeedSettings(plan=plan, seed=seed, **workers, **shared))}
     shared["plan"] = StagePlan(((0.0, plan.weights(1.0)),))
     shared |= {"num_workers": 1, "depth": max(options.eval_batches, 1)}
-    if options.eval_batches:
+    if options.eval_batches and options.rank == 0:
         feeds["eval"] = Feed(FeedSettings(seed=HELD_OUT_SEED, **shared))
         if options.source == EPISODES:
             extra = {"held_out": True}
@@ -116,10 +131,12 @@ def start_feeds(options: argparse.Namespace) -> dict[str, Feed]:
 
 
 def set_environment(options: argparse.Namespace) -> None:
-    """Where compiled kernels lie, and one thread for each worker."""
+    """This rank's GPU, where compiled kernels lie, and one thread for each worker."""
+    choose_gpu(options)
+    cache = cache_of(options)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.cache / "inductor")
-    os.environ["TRITON_CACHE_DIR"] = str(options.cache / "triton")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(cache / "triton")
     # What the kernels prepare for a batch's lengths must outlive the batches fetched ahead.
     os.environ["FLA_TENSOR_CACHE_SIZE"] = "64"
 
@@ -136,14 +153,21 @@ def main() -> int:
         from k3agent.backend.training.preflight import preflight  # lazy: 3 s, and not for workers
 
         return preflight(options, STARTED)
+    processes = start_ranks(options, STARTED) if options.ranks > 1 else None
     feeds = start_feeds(options)
     try:
         from k3agent.backend.training.loop import train  # lazy: 3 s, and workers are to start first
 
-        return train(options, feeds, STARTED)
+        return train(options, feeds, STARTED, processes)
+    except PeerLostError as error:
+        if processes is None:
+            raise
+        processes.lose(str(error))
     finally:
         for feed in feeds.values():
             feed.close()
+        if processes is not None:
+            processes.close()
 
 
 if __name__ == "__main__":

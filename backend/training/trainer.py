@@ -19,6 +19,7 @@ from k3agent.backend.training.optimizer import Optimizer, Settings
 from k3agent.backend.training.parameters import Parameters
 from k3agent.backend.training.quantize import refresh
 from k3agent.backend.training.recurrence import Documents
+from k3agent.backend.training.team import Team
 
 STATE_FILE = "state.pt"
 KEEP_BIAS = 0.8
@@ -84,7 +85,7 @@ class Measures:
 
 
 class Trainer:
-    """One model in training on one device."""
+    """One model in training on one device; with a team, the same model on the devices of all ranks."""
 
     def __init__(
         self,
@@ -95,12 +96,14 @@ class Trainer:
         compiled: bool,
         seed: int,
         settings: Settings | None = None,
+        team: Team | None = None,
     ) -> None:
         self.config, self.device = config, device
+        self.team = team or Team()
         self.parameters = Parameters(config, dtype, device)
         self.parameters.initialise(seed)
         self.network = Network(config, self.parameters, compiled=compiled)
-        self.optimizer = Optimizer(self.parameters, settings, compiled=compiled)
+        self.optimizer = Optimizer(self.parameters, settings, compiled=compiled, team=self.team)
         self.num_steps = 0
         self.num_tokens = 0
         self.progress = 0.0
@@ -114,24 +117,30 @@ class Trainer:
             event.record()
             self.marks.append(event)
 
-    def step(self, batch: Batch, factor: float, *, rounded: bool, timed: bool = False) -> None:
-        """One optimizer step. `rounded`: the compute copy for the next step is rounded to MXFP4."""
+    def step(
+        self, batch: Batch, factor: float, *, rounded: bool, timed: bool = False, share: float = 1.0
+    ) -> None:
+        """One optimizer step. `rounded`: the compute copy for the next step is rounded to MXFP4. `share`:
+        this batch's part of the loss weights of all ranks, which makes the step that of one large batch.
+        """
         self.marks = []
         self._mark(timed)
         outcome = self.network.forward(batch)
         self._mark(timed)
-        outcome.loss.backward()
+        loss = outcome.loss if self.team.world == 1 else outcome.loss * share
+        loss.backward()
         self._mark(timed)
         self.optimizer.step(factor, rounded=rounded)
         with torch.no_grad():
-            update_bias(self.network.bias, outcome.margins, self.config.num_experts_per_token, KEEP_BIAS)
+            margins = self.team.gather(outcome.margins)
+            update_bias(self.network.bias, margins, self.config.num_experts_per_token, KEEP_BIAS)
             self._sums[0] += 1
-            self._sums[1] += outcome.loss.detach()
+            self._sums[1] += loss.detach()
             self._sums[2:] += outcome.stats
             self._loads += outcome.loads
         self._mark(timed)
         self.num_steps += 1
-        self.num_tokens += batch.token_ids.shape[0]
+        self.num_tokens += batch.token_ids.shape[0] * self.team.world
 
     def split_ms(self) -> dict[str, float]:
         """Milliseconds of the parts of the last timed step. Waits for the device."""
@@ -143,8 +152,10 @@ class Trainer:
         return {name: round(start.elapsed_time(end), 2) for name, start, end in pairs}
 
     def read_measures(self) -> Measures:
-        """Means since the last reading. Waits for the device."""
+        """Means over all ranks since the last reading. Waits for the device."""
+        self.team.add_up(self._sums, self._loads)
         count, loss, total, right, tokens = self._sums.tolist()
+        count /= self.team.world
         loads = self._loads.cpu().clone()
         self._sums.zero_()
         self._loads.zero_()
@@ -166,6 +177,22 @@ class Trainer:
         with torch.no_grad():
             refresh(self.parameters.matrices.compute, self.parameters.matrices.master, rounded=rounded)
             refresh(self.parameters.vectors.compute, self.parameters.vectors.master, rounded=False)
+
+    def align(self, *, rounded: bool) -> float:
+        """Give all ranks the state of rank 0; returns how far they were apart, ideally 0."""
+        p, optimizer = self.parameters, self.optimizer
+        with torch.no_grad():
+            apart = self.team.align(
+                p.matrices.master,
+                p.vectors.master,
+                optimizer.momentum,
+                optimizer.first,
+                optimizer.second,
+                self.network.bias,
+            )
+        if apart != 0:
+            self.refresh(rounded=rounded)
+        return apart
 
     def save(self, folder: Path) -> None:
         """Write the whole state; the old one stays until the new one is complete."""
