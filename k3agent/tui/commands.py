@@ -128,11 +128,11 @@ COMMANDS: dict[str, Command] = {
 
 
 def command_candidates(word: str) -> list[Candidate]:
-    """Commands whose name or help holds `word`; those whose name begins with it first."""
+    """Commands whose name or help holds `word`: first the one of that name, then those that begin with it."""
     low = word.lower()
     names = sorted(
         (name for name, command in COMMANDS.items() if low in name or (len(low) > 2 and low in command.help)),
-        key=lambda name: (not name.startswith(low), low not in name),
+        key=lambda name: (name != low, not name.startswith(low), low not in name),
     )
     width = max((len(name) for name in names), default=0)
     return [

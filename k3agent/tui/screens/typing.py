@@ -18,7 +18,7 @@ from k3agent.errors import K3AgentError
 from k3agent.tui.commands import COMMANDS, Command, command_candidates
 from k3agent.tui.driver import image_part, shell_environ
 from k3agent.tui.screens.answers import AnsweringChat
-from k3agent.tui.widgets.completion import CompletionList
+from k3agent.tui.widgets.completion import Candidate, CompletionList
 from k3agent.tui.widgets.message import UserBlock
 from k3agent.tui.widgets.prompt import Prompt
 from k3agent.tui.widgets.toolcall import ToolBlock
@@ -34,6 +34,8 @@ class TypingChat(AnsweringChat):
     def __init__(self) -> None:
         super().__init__()
         self._images: list[Path] = []
+        #: the word that the completion list is for
+        self._offered_for = ""
         self.shell_process: asyncio.subprocess.Process | None = None
 
     def run_command(self, command: Command, rest: str) -> None:
@@ -101,7 +103,7 @@ class TypingChat(AnsweringChat):
 
     def take_key(self, key: str) -> bool:
         """Keys of the open completion list."""
-        if not self.completion.is_shown:
+        if not self.completion.is_shown or not self._is_list_fresh():
             return False
         match key:
             case "up" | "ctrl+p":
@@ -115,6 +117,19 @@ class TypingChat(AnsweringChat):
             case _:
                 return False
         return True
+
+    def _is_list_fresh(self) -> bool:
+        """Whether the list is for what is typed. Keys can be faster than the list: what was found for an
+        earlier word must never be taken for a later one.
+        """
+        word = self.prompt.current_word()
+        if word != self._offered_for:
+            self._offer(word, command_candidates(word[1:]) if word.startswith("/") else [])
+        return self.completion.is_shown
+
+    def _offer(self, word: str, candidates: list[Candidate]) -> None:
+        self._offered_for = word
+        self.completion.offer(candidates)
 
     def _take_candidate(self, key: str) -> bool:
         candidate = self.completion.current
@@ -134,8 +149,11 @@ class TypingChat(AnsweringChat):
 
     def on_prompt_completing(self, event: Prompt.Completing) -> None:
         word = event.word
+        if word != self.prompt.current_word():
+            # Typed on since; the newer word has a message of its own.
+            return
         if word.startswith("/"):
-            self.completion.offer(command_candidates(word[1:]))
+            self._offer(word, command_candidates(word[1:]))
         elif word.startswith("@"):
             self._find_files(word[1:])
         else:
@@ -146,10 +164,10 @@ class TypingChat(AnsweringChat):
         """The newest word wins: an older search is given up."""
         index = self.index
         if index.num_files or not index.is_stale:
-            self.completion.offer(await asyncio.to_thread(index.find, word))
+            self._offer(f"@{word}", await asyncio.to_thread(index.find, word))
         if index.is_stale:
             await asyncio.to_thread(index.refresh)
-            self.completion.offer(await asyncio.to_thread(index.find, word))
+            self._offer(f"@{word}", await asyncio.to_thread(index.find, word))
 
     # --- shell mode ---
 

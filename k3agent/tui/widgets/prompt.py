@@ -168,14 +168,19 @@ class Prompt(TextArea):
         self.set_class(self.text.startswith("!"), "shell")
         self.look_for_word()
 
-    def look_for_word(self) -> None:
-        """Tell the owner which word could be completed, when it has changed."""
+    def current_word(self) -> str:
+        """The word before the caret that may be completed; empty where there is none."""
         row, column = self.cursor_location
         line = self.document.get_line(row)[:column]
         hit = _WORD.search(line)
         word = hit[1] if hit is not None else ""
         if word.startswith("/") and (row or hit is None or hit.start(1)):
             word = ""
+        return word
+
+    def look_for_word(self) -> None:
+        """Tell the owner which word could be completed, when it has changed."""
+        word = self.current_word()
         if word != self._word:
             self._word = word
             self.post_message(self.Completing(word))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.agents import ReplayClient, call, step
 from support.screens import quick, running
+from textual import events
 from textual.widgets import Input
 
 from k3agent.config.settings import Settings
@@ -145,6 +146,26 @@ async def test_commands_are_completed_and_run_with_one_enter(tmp_path: Path) -> 
         await screen.until("all keys and commands")
         await screen.press("enter")
         await screen.until("Keys and commands")
+
+
+async def test_keys_faster_than_the_list_run_what_was_typed(tmp_path: Path) -> None:
+    async with running(tmp_path) as screen:
+        prompt = screen.chat.prompt
+        # The list is there for "/s", whose first entry is another command; the rest comes in one go.
+        await screen.type("/s")
+        await screen.until("/sessions")
+        for key in ("e", "a", "r", "c", "h", "enter"):
+            prompt.post_message(events.Key(key, key if len(key) == 1 else None))
+        await screen.until("Enter and Up: next older")
+        assert "Sessions of this folder" not in screen.shown
+
+
+async def test_a_name_that_begins_another_is_itself(tmp_path: Path) -> None:
+    async with running(tmp_path) as screen:
+        await screen.type("/mode")
+        await screen.until("permission mode")
+        await screen.press("enter")
+        await screen.until("modes: default")
 
 
 def committed(workspace: Path) -> None:

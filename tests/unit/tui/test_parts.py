@@ -97,7 +97,7 @@ def test_pastes_are_folded_and_unfolded() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('submitt = "enter"', "Did you mean submit?"),
+        ('summit = "enter"', "Did you mean submit?"),
         ("submit = 3", "is no key"),
         ('search = "ctrl+t"', "ctrl+t stands for both"),
         ("search = ", "no valid TOML"),
