@@ -58,6 +58,12 @@ def test_lineage_beats_recency_when_slots_are_few(monkeypatch: pytest.MonkeyPatc
     assert lineage.of_oracle > 0.9
 
 
+def test_with_64_checkpoints_no_more_is_recomputed_than_the_design_allows() -> None:
+    done = simulate(64, range(1))
+    assert done.mean <= 4_086
+    assert done.of_oracle >= 0.967
+
+
 def test_the_command_prints_a_row_per_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--slots", "8", "--seeds", "1", "--sessions", "1", "--kinds"]) == 0
     assert "of oracle" in capsys.readouterr().out
