@@ -183,6 +183,8 @@ class Progress:
         is_fine = event.exit_code == 0
         end = "passed" if is_fine else f"failed (exit code {event.exit_code})"
         self.line(f"{'✓' if is_fine else '✗'} check {event.command}: {end}", "green" if is_fine else "red")
+        if not is_fine:
+            self._tail(event.output.splitlines())
 
     def _call_ended(self, event: CallEnded) -> None:
         lines = event.result.text.splitlines()
@@ -192,8 +194,11 @@ class Progress:
         if event.tool in _DIFF_TOOLS:
             self._diff(lines)
         elif event.tool == "shell":
-            for text in lines[-_MAX_OUTPUT_LINES:]:
-                self.line(f"  {text[:_MAX_LINE]}", "dim")
+            self._tail(lines)
+
+    def _tail(self, lines: list[str]) -> None:
+        for text in lines[-_MAX_OUTPUT_LINES:]:
+            self.line(f"  {text[:_MAX_LINE]}", "dim")
 
     def _diff(self, lines: list[str]) -> None:
         styles = {"+": "green", "-": "red", "@": "dim"}

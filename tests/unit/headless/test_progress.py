@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from k3agent.events import CallStarted, MessageAdded, Noticed, PrefillProgressed, ReasoningStreamed
+from k3agent.events import (
+    CallStarted,
+    CheckEnded,
+    MessageAdded,
+    Noticed,
+    PrefillProgressed,
+    ReasoningStreamed,
+)
 from k3agent.headless import progress as progress_module
 from k3agent.headless.progress import Progress
 from k3agent.types import Message, MessageId, Origin, ReasoningPart, Role, SessionId, TextPart
@@ -111,3 +118,11 @@ def test_the_answer_starts_on_a_line_of_its_own() -> None:
     )
     progress.event(event(MessageAdded, message=answer))
     assert said[-1] == "\n"
+
+
+@pytest.mark.parametrize(("exit_code", "shown"), [(1, ["  1 failed\n"]), (0, [])])
+def test_a_failed_check_shows_the_end_of_its_output(exit_code: int, shown: list[str]) -> None:
+    said: list[str] = []
+    progress = Progress(said.append, has_color=False)
+    progress.event(event(CheckEnded, command="pytest", exit_code=exit_code, output="1 failed\n"))
+    assert "check pytest" in said[0] and said[1:] == shown
