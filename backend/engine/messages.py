@@ -205,7 +205,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Sums since the start, and levels now; sent with the end of each request, each second of work and after it."""
+    """Sums since the start, and levels now; sent as each request ends, each second of work, and after it."""
 
     values: dict[str, float] = field(default_factory=dict)
 
