@@ -45,6 +45,7 @@ class Canonicaliser:
             self._runner.forward([self._runner.work(sequence, end, 0)])
         except (BackendError, RuntimeError) as error:
             log.exception("a chunk of background work failed")
+            self._runner.check_device()
             self._give_up(sequence, str(error))
             return
         self.num_tokens += end - sequence.num_computed

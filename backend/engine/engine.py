@@ -208,6 +208,7 @@ class Engine:
             logits = self._runner.forward([self._runner.work(sequence, end, int(is_last))])
         except (BackendError, RuntimeError) as error:
             log.exception("a prefill of %s failed", sequence.request_id)
+            self._runner.check_device()
             self._fail(sequence, str(error))
             return
         self._advance_exact(sequence, end)
@@ -281,6 +282,7 @@ class Engine:
         """A pass broke off half-way, so no state in it is trusted. Alone, a sequence fails; of several each
         begins anew from the cache and runs alone until it is known which one it was.
         """
+        self._runner.check_device()
         if len(sequences) == 1:
             log.exception("a decode of %s failed", sequences[0].request_id)
             self._fail(sequences[0], str(error))

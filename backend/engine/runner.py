@@ -107,6 +107,13 @@ class Runner:
             return self.model(batch, self.storage.tensors)
         return self._ranks.forward(self.model, batch, self.storage.tensors)
 
+    def check_device(self) -> None:
+        """Raise RuntimeError when a fault has left the device of no use to this process: every later call
+        would fail, too, and only a new process helps.
+        """
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def close(self) -> None:
         """End the other ranks, if there are any."""
         if self._ranks is not None:

@@ -364,6 +364,23 @@ def test_t43_batches_shrink_and_grow(make: Make, naive: Naive) -> None:
     assert_idle(engine)
 
 
+@pytest.mark.parametrize("num_requests", [1, 2])
+@pytest.mark.parametrize("num_steps", [0, 1, 4])
+def test_t40_a_device_that_is_lost_ends_the_process(make: Make, num_requests: int, num_steps: int) -> None:
+    engine = make()
+    for number in range(num_requests):
+        engine.add(add(ids(80 + number, 70), 12))
+    for _ in range(num_steps):
+        engine.step()
+
+    def fail(*_: object) -> Any:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    engine._runner.forward = engine._runner.check_device = fail  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="illegal"):
+        engine.step()
+
+
 def test_a_failing_pass_fails_one_request_and_spares_the_others(make: Make, naive: Naive) -> None:
     engine = make()
     good, bad = add(ids(95, 70), 12), add(ids(96, 70), 12)
