@@ -250,6 +250,21 @@ def chosen_name(session: Session, name: str, names: list[str], nothing: str, wha
     raise Report(f"There is no {name} anywhere.", f"There is no {what}`{name}` in this project. {nothing}")
 
 
+KEY = re.compile(r"^\s*(?:ARG |ENV )?[\"']?([\w-]+)[\"']?\s*[:=]")
+
+
+def near_key(session: Session, key: str, path: str) -> tuple[str, list[Hit]]:
+    """The only key of a file that is like one that it lacks, and where it stands."""
+    piece = root(pieces(key) or [key])
+    think = f"No {key} there. Look for {piece} in any case."
+    rows = hits(session.call("grep", think, pattern=esc(piece), path=path, ignore_case=True))
+    table = [(match[1], hit) for hit in rows if (match := KEY.match(hit.text))]
+    if not table:
+        raise Report(f"{path} has no {key}.", f"There is no `{key}` in `{path}`.")
+    found = chosen_name(session, key, list(dict.fromkeys(name for name, _ in table)), "")
+    return found, [hit for name, hit in table if name == found]
+
+
 def definition_pattern(name: str) -> str:
     """Where a name is defined, in most languages."""
     return rf"(def|class|function|func|const|let|var) {esc(name)}\b|^\s*{esc(name)}\b[^=(]*="

@@ -13,6 +13,7 @@ from k3agent.backend.training.episodes.policy import (
     definitions,
     esc,
     hits,
+    near_key,
     near_names,
     one_definition,
     open_file,
@@ -21,7 +22,7 @@ from k3agent.backend.training.episodes.policy import (
     show,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
+from k3agent.backend.training.episodes.session import Outcome, Plan, Session
 
 NO_CHANGE = ""
 
@@ -471,11 +472,12 @@ def key_value(ctx: Setting) -> Plan | None:
         path, found = search_file(
             session, shown, rf"\b{esc(item.name)}\b", f"Find {item.name} in {shown}.", ""
         )
-        found = [hit for hit in found if re.search(rf"[\"']?{re.escape(item.name)}[\"']?\s*[:=]", hit.text)]
+        key = item.name
+        found = [hit for hit in found if re.search(rf"[\"']?{re.escape(key)}[\"']?\s*[:=]", hit.text)]
         if not found:
-            raise Report(f"{path} has no {item.name}.", f"There is no `{item.name}` in `{path}`.")
-        value = re.split(r"[:=]", found[0].text.split(item.name, 1)[1], maxsplit=1)[1].strip().rstrip(",")
-        return f"It is {value}.", f"`{item.name}` is `{value}` in `{path}`, line {found[0].line}."
+            key, found = near_key(session, key, path)
+        value = re.split(r"[:=]", found[0].text.split(key, 1)[1], maxsplit=1)[1].strip().rstrip(",")
+        return f"It is {value}.", f"`{key}` is `{value}` in `{path}`, line {found[0].line}."
 
     return Plan(
         "key_value",
