@@ -23,7 +23,7 @@ USAGE_ERROR = 2
 COMMANDS = {
     "run": "one prompt to the end, nobody to ask (also: k3agent -p PROMPT)",
     "resume": "an earlier session in the terminal UI; without ID: choose one (-c: the newest here)",
-    "sessions": "list, show, export, fork, rm",
+    "sessions": "list, show, export, fork, uncompact, rm",
     "stats": "tokens, money and tool calls over sessions",
     "serve": "the bundled K3 engine as an OpenAI-compatible server",
     "bench": "how fast a served model is: prefill, decode, prefix hits; load",
@@ -134,11 +134,12 @@ def _terminal_ui(arguments: list[str]) -> int:
 
 
 def sessions(argv: Sequence[str]) -> int:
-    """`k3agent sessions list|show|export|fork|rm`."""
+    """`k3agent sessions list|show|export|fork|uncompact|rm`."""
     from k3agent.config.paths import data_home
     from k3agent.store.sessions import SessionStore
 
-    actions = {"list": _list, "show": _show, "export": _export, "fork": _fork, "rm": _remove}
+    actions = {"list": _list, "show": _show, "export": _export, "fork": _fork}
+    actions.update({"uncompact": _uncompact, "rm": _remove})
     action, rest = _action("sessions", "earlier sessions", argv, actions)
     store = SessionStore(data_home(os.environ))
     try:
@@ -212,7 +213,7 @@ def _show(store: SessionStore, argv: Sequence[str]) -> int:
     parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
     args = parser.parse(argv)
     row = _row(store, args.id)
-    print_foreign(export_session(row, store.messages(row.id), "md") + "\n")
+    print_foreign(export_session(row, store.messages(row.id), "md", store.compactions(row.id)) + "\n")
     return 0
 
 
@@ -231,7 +232,7 @@ def _export(store: SessionStore, argv: Sequence[str]) -> int:
     )
     args = parser.parse(argv)
     row = _row(store, args.id)
-    text = export_session(row, store.messages(row.id), args.format)
+    text = export_session(row, store.messages(row.id), args.format, store.compactions(row.id))
     if args.file is None:
         print_foreign(text)
     else:
@@ -250,6 +251,21 @@ def _fork(store: SessionStore, argv: Sequence[str]) -> int:
     args = parser.parse(argv)
     print(store.fork(store.resolve(args.id), SessionId(str(uuid.uuid4()))).id)
     return 0
+
+
+def _uncompact(store: SessionStore, argv: Sequence[str]) -> int:
+    from k3agent.headless.arguments import Parser
+
+    parser = Parser("sessions uncompact", "Undo the newest compaction: the whole conversation goes on.")
+    parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
+    found = store.resolve(parser.parse(argv).id)
+    lock = store.lock(found)
+    try:
+        is_done = store.undo_compaction(found)
+    finally:
+        lock.release()
+    print(f"undone in {found}" if is_done else f"{found} has no compaction to undo")
+    return 0 if is_done else 1
 
 
 def _remove(store: SessionStore, argv: Sequence[str]) -> int:

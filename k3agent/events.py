@@ -28,6 +28,7 @@ class TurnOutcome(StrEnum):
     MAX_BUDGET = "error_max_budget_usd"
     MAX_TIME = "error_max_time"
     CONTEXT = "error_context"
+    THRASH = "error_context_thrash"
     PROVIDER = "error_provider"
     PERMISSION = "error_permission"
     EXECUTION = "error_during_execution"
@@ -109,9 +110,17 @@ class CallEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted(Event):
+    """Requests now begin with a summary. `trigger`: threshold, overflow or manual; `method`: model, or why
+    the summary was made without one. `num_kept` and `num_dropped` count messages.
+    """
+
     trigger: str
     tokens_before: int
     tokens_after: int
+    num_kept: int = 0
+    num_dropped: int = 0
+    method: str = "model"
+    cost_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Sequence
 
 from k3agent import codec
-from k3agent.store.records import SessionRow
+from k3agent.store.records import CompactionRow, SessionRow
 from k3agent.types import ImagePart, JsonObject, Message, ReasoningPart, TextPart, ToolCall, ToolResult
 
 FORMATS = ("md", "html", "json")
@@ -21,14 +22,16 @@ _STYLE = (
 )
 
 
-def export_session(row: SessionRow, messages: list[Message], form: str) -> str:
-    """The session in one of `FORMATS`."""
+def export_session(
+    row: SessionRow, messages: list[Message], form: str, compactions: Sequence[CompactionRow] = ()
+) -> str:
+    """The session in one of `FORMATS`. `compactions` are marked in the Markdown."""
     if form == "json":
         body = [codec.message_to_dict(message) for message in messages]
         return (
             json.dumps({"session": row_to_dict(row), "messages": body}, ensure_ascii=False, indent=1) + "\n"
         )
-    return _html(row, messages) if form == "html" else _markdown(row, messages)
+    return _html(row, messages) if form == "html" else _markdown(row, messages, compactions)
 
 
 def row_to_dict(row: SessionRow) -> JsonObject:
@@ -45,7 +48,7 @@ def row_to_dict(row: SessionRow) -> JsonObject:
     }
 
 
-def _markdown(row: SessionRow, messages: list[Message]) -> str:
+def _markdown(row: SessionRow, messages: list[Message], compactions: Sequence[CompactionRow]) -> str:
     out = [
         f"# {row.title or row.id}",
         "",
@@ -56,7 +59,19 @@ def _markdown(row: SessionRow, messages: list[Message]) -> str:
         out += [f"## {_heading(message)}", ""]
         for part in message.parts:
             out += [_markdown_part(part), ""]
+        out += [line for item in compactions if item.leaf == message.id for line in (_mark(item), "")]
     return "\n".join(out)
+
+
+def _mark(item: CompactionRow) -> str:
+    """Where the context was made short, and what the model was told from then on."""
+    undone = ", undone since" if item.is_undone else ""
+    facts = (
+        f"{item.cause}{undone}; about {item.tokens_before:,} to {item.tokens_after:,} tokens;"
+        f" {item.num_dropped} messages dropped from the context, {item.num_kept} kept;"
+        f" summary: {item.method}; {item.cost_usd:.4f} USD"
+    )
+    return f"## Context compacted\n\n{facts}\n\n{_fenced(item.message.text)}"
 
 
 def _markdown_part(part: object) -> str:

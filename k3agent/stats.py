@@ -19,7 +19,7 @@ def figures(store: SessionStore, cwd: Path | None) -> dict[str, int | float]:
             usage, cost_usd = usage + (request.usage or Usage()), cost_usd + (request.cost_usd or 0.0)
             num_unmeasured += request.usage is None
             num_requests += 1
-            num_thrown += request.outcome not in {"ok", "interrupted"}
+            num_thrown += request.outcome not in {"ok", "interrupted", "compaction"}
         for call in store.calls(row.id):
             states[call.state] += 1
     num_calls = sum(states.values())

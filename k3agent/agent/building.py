@@ -22,6 +22,7 @@ from k3agent.types import Effort, SessionId, ToolSpec
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Tool
+    from k3agent.tools.jobs import JobTable
 
 MAX_TITLE = 80
 
@@ -155,6 +156,11 @@ def mended(stored: StoredSession, options: SessionOptions) -> StoredSession:
             " quality may drop; a new session is the better choice"
         )
     return dataclasses.replace(stored, warnings=tuple(warnings))
+
+
+def running_jobs(jobs: JobTable) -> list[str]:
+    """A line for each background command that has not ended."""
+    return [f"{job.id}: {job.command}" for job in jobs.background.values() if job.ended is None]
 
 
 def title_of(text: str) -> str:

@@ -16,6 +16,7 @@ from k3agent.agent.instructions import Instruction, git_root, render_instruction
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.prompts.loader import load
 from k3agent.providers.base import ModelInfo, Profile
+from k3agent.store.records import CompactionRow
 from k3agent.types import (
     Effort,
     ImagePart,
@@ -102,6 +103,9 @@ class Context:
         self.system = system
         self.tools = tools
         self.effort = effort
+        # What the endpoint said, until a request shows that it is less.
+        self.window = info.context_window
+        self.compactions: list[CompactionRow] = []
         self._session_id = session_id
         self._info = info
         self._schema = response_schema
@@ -113,18 +117,47 @@ class Context:
     def _tokens(self, num_chars: int) -> int:
         return int(num_chars / self._chars_per_token) + 1
 
-    def num_tokens(self, messages: Sequence[Message]) -> int:
+    def num_chars(self, tokens: int) -> int:
+        """How long a text of so many tokens may be."""
+        return int(tokens * self._chars_per_token)
+
+    def active(self, messages: Sequence[Message]) -> CompactionRow | None:
+        """The newest compaction of this path that was not undone."""
+        rows = [row for row in self.compactions if not row.is_undone]
+        if not rows:
+            return None
+        ids = {message.id for message in messages}
+        return next((row for row in reversed(rows) if row.leaf in ids and row.last_dropped in ids), None)
+
+    def view(self, messages: Sequence[Message]) -> list[Message]:
+        """What a request holds of the conversation: all of it, or its short form and what came after."""
+        row = self.active(messages)
+        if row is None:
+            return list(messages)
+        start = next(at for at, message in enumerate(messages) if message.id == row.last_dropped) + 1
+        return [row.message, *messages[start:]]
+
+    def num_tokens(self, view: Sequence[Message]) -> int:
         """About how long a request with these messages is: the last count of the endpoint plus a guess for
-        the rest.
+        the rest. What was counted before a compaction says nothing any more.
         """
         total = 0
-        for message in reversed(messages):
+        stale = next((row.leaf for row in self.compactions if view and row.message is view[0]), None)
+        for message in reversed(view):
+            if message.id == stale:
+                break
             if message.role is Role.ASSISTANT and message.usage is not None and message.usage.input_tokens:
                 return total + message.usage.input_tokens + message.usage.output_tokens
-            total += self._message_tokens(message)
-        return total + self.fixed_tokens
+            total += self.message_tokens(message)
+        else:
+            return total + self.fixed_tokens
+        return self.guess_tokens(view)
 
-    def _message_tokens(self, message: Message) -> int:
+    def guess_tokens(self, view: Sequence[Message]) -> int:
+        """As `num_tokens`, without any count of the endpoint."""
+        return sum(map(self.message_tokens, view)) + self.fixed_tokens
+
+    def message_tokens(self, message: Message) -> int:
         chars, images = 16, 0
         for part in message.parts:
             match part:
@@ -141,7 +174,14 @@ class Context:
 
     def request(self, messages: Sequence[Message], *, max_output_tokens: int | None = None) -> Request:
         """The next request. Raises ProviderError(OVERFLOW) when no room is left for an answer."""
-        room = self._info.context_window - self.num_tokens(messages) - MARGIN_TOKENS
+        return self.request_of(self.view(messages), max_output_tokens=max_output_tokens)
+
+    def request_of(
+        self, messages: Sequence[Message], *, max_output_tokens: int | None = None, is_live: bool = True
+    ) -> Request:
+        """A request with exactly these messages; `is_live`: they are what the endpoint has counted so far."""
+        tokens = self.num_tokens(messages) if is_live else self.guess_tokens(messages)
+        room = self.window - tokens - MARGIN_TOKENS
         limit = min(self._info.max_output_tokens, room)
         if max_output_tokens is not None:
             limit = min(limit, max_output_tokens)
@@ -159,7 +199,7 @@ class Context:
         )
 
     def _overflow_text(self, messages: Sequence[Message]) -> str:
-        window = f"the model's window of {self._info.context_window:,} tokens"
+        window = f"the model's window of {self.window:,} tokens"
         if any(message.role is Role.ASSISTANT for message in messages):
             return f"the conversation fills {window}; start a new session"
         return (

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k3agent.agent import checks
+from k3agent.agent.compaction import Compactor
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher
 from k3agent.agent.emitter import Emitter
@@ -19,6 +20,7 @@ from k3agent.agent.policies import CLOSING_OUTPUT_TOKENS, COMPACT_STEPS, LimitPo
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.step import Stepper
 from k3agent.agent.transcript import Transcript
+from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.events import CheckEnded, Noticed, TurnOutcome
 from k3agent.providers.base import Profile
 from k3agent.store.records import CallRow
@@ -62,6 +64,7 @@ class TurnParts:
 
     transcript: Transcript
     context: Context
+    compactor: Compactor
     stepper: Stepper
     dispatcher: Dispatcher
     limits: LimitPolicy
@@ -108,7 +111,7 @@ class TurnLoop:
             if end is not None:
                 return end
         while True:
-            end = self._before()
+            end = self._before() or await self._compact()
             if end is not None:
                 return end
             message = await self._step()
@@ -154,11 +157,28 @@ class TurnLoop:
         is_done = end.outcome is TurnOutcome.SUCCESS and self._closing is None
         return is_done and bool(self._parts.steering) and self._parts.limits.may_step()
 
+    async def _compact(self) -> TurnEnd | None:
+        """Make the context short if it is time; the turn ends where that does not help."""
+        compactor = self._parts.compactor
+        problem = await compactor.before_step(self._turn, may_ask=self._may_ask())
+        return None if not problem else TurnEnd(outcome=TurnOutcome.THRASH, detail=problem)
+
+    def _may_ask(self) -> bool:
+        return self._closing is None and self._parts.limits.may_step()
+
     async def _step(self) -> Message | None:
         parts = self._parts
         limit = CLOSING_OUTPUT_TOKENS if self._closing else None
         request = parts.context.request(parts.transcript.messages, max_output_tokens=limit)
-        result = await parts.stepper.run(request, self._turn)
+        try:
+            result = await parts.stepper.run(request, self._turn)
+        except ProviderError as error:
+            if error.kind is not ProviderErrorKind.OVERFLOW or not parts.limits.may_step():
+                raise
+            if not await parts.compactor.after_overflow(self._turn, str(error), may_ask=self._may_ask()):
+                raise
+            request = parts.context.request(parts.transcript.messages, max_output_tokens=limit)
+            result = await parts.stepper.run(request, self._turn)
         return result.message if result.is_usable else None
 
     async def _after(self, message: Message) -> TurnEnd | None:

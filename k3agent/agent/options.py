@@ -26,6 +26,19 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompactAt:
+    """When the context is made short: at `share` of the model's window (0: never by itself), or at `tokens`
+    if that comes first.
+    """
+
+    share: float = 0.85
+    tokens: int | None = None
+
+
+BY_DEFAULT = CompactAt()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """All that a session needs from outside. `home` is the data folder, `environ` the agent's own
     environment: children get it without secrets.
@@ -41,6 +54,7 @@ class SessionOptions:
     deny: tuple[str, ...] = ()
     sandbox: str = "auto"
     limits: Limits = NO_LIMITS
+    compact_at: CompactAt = BY_DEFAULT
     checks: tuple[str, ...] = ()
     check_retries: int = 3
     append_system_prompt: str = ""
@@ -53,9 +67,11 @@ class SessionOptions:
 class Receipt:
     """What this run has done so far; grows while a turn runs.
 
-    `num_turns` counts model calls, those thrown away included; `num_unmeasured` those among them whose usage
+    `num_turns` counts model calls, those thrown away included, summaries of compactions not;
+    `num_unmeasured` calls whose usage
     the endpoint did not get to say. `files_note`: why it cannot be told what commands changed, or ''.
     `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the last round;
+    `compactions`: {trigger, tokens_before, tokens_after, kept, dropped, method, cost_usd};
     `last_command`: {command, exit_code} of the shell command that ended last.
     """
 
@@ -71,6 +87,7 @@ class Receipt:
     failed: int = 0
     denials: list[JsonObject] = field(default_factory=list)
     checks: list[JsonObject] = field(default_factory=list)
+    compactions: list[JsonObject] = field(default_factory=list)
     last_command: JsonObject | None = None
     errors: list[str] = field(default_factory=list)
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from k3agent.agent.options import Limits, Receipt
+from k3agent.agent.options import CompactAt, Limits, Receipt
 from k3agent.events import TurnOutcome
 from k3agent.providers.base import Profile
+from k3agent.store.records import CompactionRow
+from k3agent.types import Message, Origin
 
 # The embedded model always comes to an end, also where no limit is given.
 COMPACT_STEPS = 40
 RESERVE_TIME_S = 20.0
 CLOSING_OUTPUT_TOKENS = 2000
+# Below this no answer fits behind a prompt.
+MIN_ROOM_TOKENS = 320
+MANUAL = "manual"
+# Useful results between two compactions, below which they do not help.
+MIN_PROGRESS = 3
 # A normal step and the closing one after it, each a little dearer than the last.
 TWO_STEPS = 2.5
 UNITS = {
@@ -97,3 +104,41 @@ def _check(
     unit = UNITS[outcome].format(s="" if limit == 1 else "s")
     detail = f"the limit of {limit} {unit} is reached"
     return LimitReached(outcome=outcome, detail=detail, is_closing=used + step < limit)
+
+
+class CompactionPolicy:
+    """When the context is made short, and when that has stopped to help."""
+
+    def __init__(self, at: CompactAt) -> None:
+        self._at = at
+
+    def limit(self, window: int) -> int | None:
+        """The size in tokens at which to compact a conversation; None: never by itself."""
+        limits = [int(self._at.share * window)] if self._at.share else []
+        if self._at.tokens is not None:
+            limits.append(self._at.tokens)
+        return min(*limits, window - MIN_ROOM_TOKENS) if limits else None
+
+    @staticmethod
+    def thrash(done: Sequence[CompactionRow], messages: Sequence[Message]) -> str:
+        """Why no further compaction is to be made, or ''."""
+        own = [row.leaf for row in done if row.cause != MANUAL]
+        if len(own) < 2:
+            return ""
+        at = {message.id: index for index, message in enumerate(messages)}
+        first, second = (at.get(leaf, -1) + 1 for leaf in own[-2:])
+        spans = (messages[first:second], messages[second:])
+        if any(_progress(span) >= MIN_PROGRESS for span in spans):
+            return ""
+        return (
+            "the context fills again right after it was made short: twice in a row there was room for less"
+            f" than {MIN_PROGRESS} useful results. Use a model with a larger window, or have smaller pieces"
+            " read at a time"
+        )
+
+
+def _progress(messages: Sequence[Message]) -> int:
+    """How many useful results there are; new words of the user are as good as enough of them."""
+    if any(message.origin is Origin.HUMAN for message in messages):
+        return MIN_PROGRESS
+    return sum(not result.is_error for message in messages for result in message.results)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from k3agent.agent import building, resume
 from k3agent.agent import context as ctx_texts
 from k3agent.agent.approvals import Answer, Approvals
+from k3agent.agent.compaction import Compactor, CompactorParts
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
@@ -23,7 +24,7 @@ from k3agent.agent.loop import TurnEnd, TurnLoop, TurnParts
 from k3agent.agent.masking import Masker, child_environ
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions, Territory
-from k3agent.agent.policies import LimitPolicy
+from k3agent.agent.policies import CompactionPolicy, LimitPolicy
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.step import Stepper
 from k3agent.agent.tasks import load_todo, save_todo
@@ -99,6 +100,18 @@ class Session:
         self._stepper.may_step = self._limits.may_step
         self._tool_ctx = self._build_tool_context()
         self._bench = self._build_bench()
+        compactor_parts = CompactorParts(
+            store=store,
+            transcript=self._transcript,
+            context=self._context,
+            stepper=self._stepper,
+            emitter=self._emitter,
+            receipt=self.receipt,
+            policy=CompactionPolicy(options.compact_at),
+            profile=self.info.profile,
+            jobs=lambda: building.running_jobs(self._jobs),
+        )
+        self.compactor = Compactor(compactor_parts)
         self._warnings = list(stored.warnings)
 
     # --- making one ---------------------------------------------------------------------------------------
@@ -409,6 +422,7 @@ class Session:
         parts = TurnParts(
             transcript=self._transcript,
             context=self._context,
+            compactor=self.compactor,
             stepper=self._stepper,
             dispatcher=self._dispatcher,
             limits=self._limits,

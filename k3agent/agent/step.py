@@ -244,6 +244,42 @@ class Stepper:
             self._transcript.add(message, request=self._row(attempt, "ok", finished.usage, message.id))
             return StepResult(message=message, is_usable=not is_empty)
 
+    async def ask(self, request: Request, turn: int) -> tuple[str, float]:
+        """A model call beside the conversation: (text, cost in USD). Nothing of it is shown or acted on.
+
+        Raises ProviderError, also for an answer without text or one that was filtered.
+        """
+        attempt = _Attempt(turn, request.model)
+        finished: Finished | None = None
+        try:
+            async with _closing(self._client.stream(request)) as deltas:
+                async for delta in deltas:
+                    match delta:
+                        case ReasoningDelta() | TextDelta() | CallDelta():
+                            attempt.collector.add(delta)
+                        case RetryDelta():
+                            attempt.collector.reset()
+                        case Finished():
+                            finished = delta
+                        case ProgressDelta():
+                            self._emitter.emit(PrefillProgressed, done=delta.done, total=delta.total)
+        except ProviderError as error:
+            self._note(attempt, f"failed: {error.kind.value}")
+            raise
+        except asyncio.CancelledError:
+            self._note(attempt, "interrupted")
+            raise
+        if finished is None:
+            self._note(attempt, "failed: no finish")
+            raise ProviderError("the answer ended without a finish", kind=ProviderErrorKind.PROTOCOL)
+        self._account(finished.usage)
+        self._note(attempt, "compaction", finished.usage)
+        parts = attempt.collector.parts(set())
+        text = "".join(part.text for part in parts if isinstance(part, TextPart)).strip()
+        if not text or finished.finish is Finish.CONTENT_FILTER:
+            raise ProviderError("the answer held no text", kind=ProviderErrorKind.PROTOCOL)
+        return text, self._client.info.prices.cost_usd(finished.usage)
+
     def _keep_partial(self, attempt: _Attempt) -> None:
         """Interrupted: what the model has said stays, marked as cut short."""
         parts = attempt.collector.parts(self._transcript.call_ids)

@@ -6,6 +6,7 @@ from k3agent.store.sessions import SessionStore
 from k3agent.types import JsonObject, SessionId
 
 KIND = "todo"
+PINNED = "pinned"
 
 
 def load_todo(store: SessionStore, session_id: SessionId) -> list[JsonObject]:
@@ -15,3 +16,12 @@ def load_todo(store: SessionStore, session_id: SessionId) -> list[JsonObject]:
 
 def save_todo(store: SessionStore, session_id: SessionId, items: list[JsonObject]) -> None:
     store.set_tasks(session_id, KIND, [(str(item["text"]), str(item["status"])) for item in items])
+
+
+def load_pinned(store: SessionStore, session_id: SessionId) -> list[str]:
+    """Facts that the user pinned: each compaction carries them word by word."""
+    return [text for text, _ in store.tasks(session_id, PINNED)]
+
+
+def pin(store: SessionStore, session_id: SessionId, text: str) -> None:
+    store.set_tasks(session_id, PINNED, [(item, "") for item in (*load_pinned(store, session_id), text)])

@@ -20,10 +20,16 @@ DEFAULT = "default"
 
 
 def _setting(
-    kind: str, default: Any, help: str, *, choices: tuple[str, ...] = (), minimum: float | None = None
+    kind: str,
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
 ) -> Any:
     """`kind`: str, int, float, list. A default of None means: not set."""
-    metadata = {"kind": kind, "help": help, "choices": choices, "minimum": minimum}
+    metadata = {"kind": kind, "help": help, "choices": choices, "minimum": minimum, "maximum": maximum}
     return field(default=default, metadata=metadata)
 
 
@@ -79,6 +85,16 @@ class Settings:
     limits_max_time_s: float | None = _setting("float", None, "seconds of one run", minimum=0)
     checks_commands: tuple[str, ...] = _setting("list", (), "commands that must pass before done counts")
     checks_retries: int = _setting("int", 3, "how often a failing check goes back to the model", minimum=0)
+    compaction_share: float = _setting(
+        "float",
+        0.85,
+        "share of the model's window at which the context is made short; 0: never",
+        minimum=0,
+        maximum=1,
+    )
+    compaction_tokens: int | None = _setting(
+        "int", None, "tokens at which the context is made short, if that comes first", minimum=1024
+    )
     retry_max_retries: int = _setting("int", 10, "repeats of one failing model call", minimum=0)
     retry_max_time_s: float = _setting(
         "float", 120.0, "seconds after which a failing call is given up", minimum=0
@@ -111,7 +127,7 @@ class Settings:
         return self.origins.get(key, DEFAULT)
 
 
-_SECTIONS = ("limits", "checks", "retry", "network", "server", "ui")
+_SECTIONS = ("limits", "checks", "compaction", "retry", "network", "server", "ui")
 
 
 def _key_of(name: str) -> str:
@@ -150,6 +166,9 @@ def check_value(item: Any, value: Any, where: str) -> Any:
         raise ConfigError(f"{where}: {value!r} is no {'whole number' if kind == 'int' else 'number'}")
     if value != value or (minimum is not None and value < minimum):
         raise ConfigError(f"{where}: {value!r} is less than {minimum:g}")
+    maximum = item.metadata["maximum"]
+    if maximum is not None and value > maximum:
+        raise ConfigError(f"{where}: {value!r} is more than {maximum:g}")
     return value if kind == "int" else float(value)
 
 

@@ -36,6 +36,7 @@ _BY_OUTCOME = {
     TurnOutcome.MAX_BUDGET: ExitCode.LIMIT,
     TurnOutcome.MAX_TIME: ExitCode.LIMIT,
     TurnOutcome.CONTEXT: ExitCode.LIMIT,
+    TurnOutcome.THRASH: ExitCode.LIMIT,
     TurnOutcome.PROVIDER: ExitCode.ERROR,
     TurnOutcome.PERMISSION: ExitCode.BLOCKED,
     TurnOutcome.EXECUTION: ExitCode.ERROR,

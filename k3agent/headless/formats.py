@@ -100,6 +100,7 @@ class End:
             },
             "cache_hit_rate": round(share, 4),
             "checks": receipt.checks,
+            "compactions": receipt.compactions,
             "permission_denials": receipt.denials,
             "files_changed": receipt.files_changed,
             "files_note": receipt.files_note,
@@ -201,6 +202,10 @@ class StreamJsonFormat:
                     trigger=event.trigger,
                     tokens_before=event.tokens_before,
                     tokens_after=event.tokens_after,
+                    kept=event.num_kept,
+                    dropped=event.num_dropped,
+                    method=event.method,
+                    cost_usd=round(event.cost_usd, 8),
                 )
             case PrefillProgressed():
                 # The engine tells of every chunk; a script wants to know that it goes on.

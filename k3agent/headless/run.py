@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from k3agent.agent.options import Limits, Receipt, SessionOptions
+from k3agent.agent.options import CompactAt, Limits, Receipt, SessionOptions
 from k3agent.agent.session import Session
 from k3agent.config.settings import Settings
 from k3agent.errors import ConfigError, K3AgentError, StoreError
@@ -255,6 +255,7 @@ class HeadlessRun:
                 max_budget_usd=settings.limits_max_budget_usd,
                 max_time_s=settings.limits_max_time_s,
             ),
+            compact_at=CompactAt(share=settings.compaction_share, tokens=settings.compaction_tokens),
             checks=settings.checks_commands,
             check_retries=settings.checks_retries,
             append_system_prompt=settings.append_system_prompt,

@@ -17,7 +17,7 @@ from typing import Any
 from k3agent import codec
 from k3agent.errors import StoreError
 from k3agent.store.database import open_database, transaction
-from k3agent.store.records import CallRow, CallState, DecisionRow, JournalBatch, RequestRow
+from k3agent.store.records import CallRow, CallState, CompactionRow, DecisionRow, JournalBatch, RequestRow
 from k3agent.types import MessageId, SessionId, ToolResult, Usage
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -198,6 +198,75 @@ class Journal:
             (session_id, kind),
         )
         return [(row[0], row[1]) for row in rows]
+
+    # --- compactions --------------------------------------------------------------------------------------
+
+    def add_compaction(self, session_id: SessionId, row: CompactionRow) -> None:
+        with transaction(self._db) as db:
+            db.execute(
+                "INSERT INTO compactions (session_id, seq, cause, body, summary, method, last_dropped_id,"
+                " leaf_id, num_dropped, num_kept, tokens_before, tokens_after, cost_usd, created_at) VALUES"
+                " (?, (SELECT coalesce(max(seq), 0) + 1 FROM compactions WHERE session_id = ?),"
+                " ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    session_id,
+                    session_id,
+                    row.cause,
+                    codec.message_to_json(row.message),
+                    row.summary,
+                    row.method,
+                    row.last_dropped,
+                    row.leaf,
+                    row.num_dropped,
+                    row.num_kept,
+                    row.tokens_before,
+                    row.tokens_after,
+                    row.cost_usd,
+                    now().isoformat(),
+                ),
+            )
+
+    def compactions(self, session_id: SessionId) -> list[CompactionRow]:
+        """All of them, oldest first, those that were undone included."""
+        rows = self._all(
+            "SELECT seq, cause, body, summary, method, last_dropped_id, leaf_id, num_dropped, num_kept,"
+            " tokens_before, tokens_after, cost_usd, undone_at FROM compactions WHERE session_id = ?"
+            " ORDER BY seq",
+            (session_id,),
+        )
+        found: list[CompactionRow] = []
+        for seq, cause, body, summary, method, dropped, leaf, *numbers, cost, undone_at in rows:
+            try:
+                message = codec.message_from_json(body)
+            except codec.FormatError as error:
+                raise StoreError(f"compaction {seq} of session {session_id}: {error}") from error
+            found.append(
+                CompactionRow(
+                    cause=cause,
+                    message=message,
+                    summary=summary,
+                    method=method,
+                    last_dropped=MessageId(dropped),
+                    leaf=MessageId(leaf),
+                    num_dropped=numbers[0],
+                    num_kept=numbers[1],
+                    tokens_before=numbers[2],
+                    tokens_after=numbers[3],
+                    cost_usd=cost,
+                    is_undone=undone_at is not None,
+                )
+            )
+        return found
+
+    def undo_compaction(self, session_id: SessionId) -> bool:
+        """The newest compaction that counts does so no longer; its row stays. False if there is none."""
+        with transaction(self._db) as db:
+            done = db.execute(
+                "UPDATE compactions SET undone_at = ? WHERE session_id = ? AND seq = (SELECT max(seq) FROM"
+                " compactions WHERE session_id = ? AND undone_at IS NULL)",
+                (now().isoformat(), session_id, session_id),
+            )
+        return bool(done.rowcount)
 
     # --- reading ------------------------------------------------------------------------------------------
 

@@ -13,11 +13,20 @@ from pathlib import Path
 
 from k3agent.errors import StoreError
 
-SCHEMA = """
+COMPACTIONS = """
+CREATE TABLE compactions (
+  session_id TEXT NOT NULL, seq INTEGER NOT NULL, cause TEXT NOT NULL, body TEXT NOT NULL,
+  summary TEXT NOT NULL, method TEXT NOT NULL, last_dropped_id TEXT NOT NULL, leaf_id TEXT NOT NULL,
+  num_dropped INTEGER NOT NULL, num_kept INTEGER NOT NULL, tokens_before INTEGER NOT NULL,
+  tokens_after INTEGER NOT NULL, cost_usd REAL NOT NULL DEFAULT 0, created_at TEXT NOT NULL, undone_at TEXT,
+  PRIMARY KEY (session_id, seq)
+);
+"""
+SCHEMA = f"""
 CREATE TABLE sessions (
   id TEXT PRIMARY KEY, cwd TEXT NOT NULL, title TEXT NOT NULL DEFAULT '', provider TEXT NOT NULL DEFAULT '',
   model TEXT NOT NULL DEFAULT '', profile TEXT NOT NULL DEFAULT 'full', effort TEXT NOT NULL DEFAULT '',
-  system TEXT NOT NULL DEFAULT '', tools TEXT NOT NULL DEFAULT '[]', meta TEXT NOT NULL DEFAULT '{}',
+  system TEXT NOT NULL DEFAULT '', tools TEXT NOT NULL DEFAULT '[]', meta TEXT NOT NULL DEFAULT '{{}}',
   parent_id TEXT, fork_message_id TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL
 );
 CREATE INDEX sessions_by_cwd ON sessions (cwd, updated_at);
@@ -30,10 +39,10 @@ BEGIN SELECT RAISE(ABORT, 'messages are written once'); END;
 CREATE TABLE calls (
   session_id TEXT NOT NULL, seq INTEGER NOT NULL, turn INTEGER NOT NULL, message_id TEXT NOT NULL,
   call_id TEXT NOT NULL,
-  tool TEXT NOT NULL, arguments TEXT NOT NULL, access TEXT NOT NULL DEFAULT '{}',
-  hashes TEXT NOT NULL DEFAULT '{}',
+  tool TEXT NOT NULL, arguments TEXT NOT NULL, access TEXT NOT NULL DEFAULT '{{}}',
+  hashes TEXT NOT NULL DEFAULT '{{}}',
   state TEXT NOT NULL, result TEXT, digest TEXT,
-  files TEXT NOT NULL DEFAULT '[]', seen TEXT NOT NULL DEFAULT '{}',
+  files TEXT NOT NULL DEFAULT '[]', seen TEXT NOT NULL DEFAULT '{{}}',
   started_at TEXT NOT NULL, ended_at TEXT,
   PRIMARY KEY (session_id, seq), UNIQUE (session_id, call_id)
 );
@@ -58,10 +67,10 @@ CREATE INDEX decisions_by_session ON decisions (session_id);
 CREATE TABLE tasks (
   session_id TEXT NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
   state TEXT NOT NULL,
-  data TEXT NOT NULL DEFAULT '{}', updated_at TEXT NOT NULL, PRIMARY KEY (session_id, kind, position)
+  data TEXT NOT NULL DEFAULT '{{}}', updated_at TEXT NOT NULL, PRIMARY KEY (session_id, kind, position)
 );
 CREATE TABLE drafts (session_id TEXT PRIMARY KEY, body TEXT NOT NULL, updated_at TEXT NOT NULL);
-"""
+{COMPACTIONS}"""
 
 USAGE_COLUMNS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost_usd")
 
@@ -80,10 +89,15 @@ def _unknown_usage(connection: sqlite3.Connection) -> None:
     connection.execute(f"UPDATE requests SET {nothing} WHERE outcome <> 'ok' AND input_tokens = 0")
 
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _unknown_usage}
+def _compactions(connection: sqlite3.Connection) -> None:
+    """Version 3: what the context of a session was made short to, and when."""
+    connection.execute(COMPACTIONS)
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _unknown_usage, 3: _compactions}
 """Version reached by a step, and the step. Version 1 is the first: it has none."""
 
-VERSION = 2
+VERSION = 3
 
 
 def upgrade(connection: sqlite3.Connection, path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from k3agent.types import JsonObject, MessageId, SessionId, ToolResult, ToolSpec, Usage
+from k3agent.types import JsonObject, Message, MessageId, SessionId, ToolResult, ToolSpec, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ class TurnRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """One model call. `outcome`: ok, interrupted, or why its answer was thrown away. `usage` and `cost_usd`
-    are None where the endpoint did not say: the answer did not get to its end.
+    """One model call. `outcome`: ok, compaction, interrupted, or why its answer was thrown away. `usage` and
+    `cost_usd` are None where the endpoint did not say: the answer did not get to its end.
     """
 
     turn: int
@@ -98,6 +98,27 @@ class RequestRow:
     model: str = ""
     usage: Usage | None = None
     cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRow:
+    """Requests begin with `message` in place of all up to `last_dropped`, as long as `leaf`, the newest
+    message of that time, is on the conversation's path. `cause`: threshold, overflow or manual; `method`:
+    model, or why the summary was made mechanically. `summary` is also a part of `message`.
+    """
+
+    cause: str
+    message: Message
+    summary: str
+    method: str
+    last_dropped: MessageId
+    leaf: MessageId
+    num_dropped: int
+    num_kept: int
+    tokens_before: int
+    tokens_after: int
+    cost_usd: float = 0.0
+    is_undone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

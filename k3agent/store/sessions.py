@@ -22,7 +22,7 @@ from k3agent.store.records import JournalBatch, RequestRow, SessionRow, StoredSe
 from k3agent.types import JsonObject, Message, MessageId, SessionId, ToolSpec
 
 # Deleted together with a session; the order does not matter.
-TABLES = ("messages", "calls", "turns", "requests", "decisions", "tasks", "drafts")
+TABLES = ("messages", "calls", "turns", "requests", "decisions", "tasks", "drafts", "compactions")
 
 
 class SessionStore(Journal):
@@ -204,6 +204,11 @@ class SessionStore(Journal):
                     " started_at, ended_at",
                 ),
                 ("tasks", "position, kind, text, state, data, updated_at"),
+                (
+                    "compactions",
+                    "seq, cause, body, summary, method, last_dropped_id, leaf_id, num_dropped, num_kept,"
+                    " tokens_before, tokens_after, cost_usd, created_at, undone_at",
+                ),
             ):
                 db.execute(
                     f"INSERT INTO {table} (session_id, {columns}) SELECT ?, {columns} FROM {table}"

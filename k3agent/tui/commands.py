@@ -67,6 +67,25 @@ def _send(chat: ChatKeys, rest: str) -> None:
     chat.show_queue()
 
 
+def _compact(chat: ChatKeys, rest: str) -> None:
+    """Before the next model call, so that it also works in the middle of a turn."""
+    session = chat.driver.session
+    if session is None or not session.messages:
+        chat.notice("there is nothing to make short yet", "warning")
+        return
+    session.compactor.is_wanted = True
+    chat.notice("the context is made short before the next model call")
+
+
+def _pin(chat: ChatKeys, rest: str) -> None:
+    session = chat.driver.session
+    if session is None or not rest.strip():
+        chat.notice("/pin TEXT keeps a fact word by word when the context is made short", "warning")
+        return
+    session.compactor.pin(rest.strip())
+    chat.notice(f"pinned: {rest.strip()}", "good")
+
+
 def _export(chat: ChatKeys, rest: str) -> None:
     session = chat.driver.session
     if session is None or not session.messages:
@@ -104,6 +123,8 @@ def _panel(name: str) -> Callable[[ChatKeys, str], None]:
 
 COMMANDS: dict[str, Command] = {
     "help": Command("all keys and commands", _action("help")),
+    "compact": Command("make the context short before the next model call", _compact),
+    "pin": Command("keep a fact word by word when the context is made short", _pin, "TEXT"),
     "new": Command("a new session in this folder", _new),
     "sessions": Command("earlier sessions: go on, fork, rename, export, delete", _action("sessions")),
     "continue": Command("go on with a turn that was cut short", _continue),

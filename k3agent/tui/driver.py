@@ -102,7 +102,7 @@ class Driver:
         return choose_client(self.settings, self.options.environ, self.options.home, self.on_notify)
 
     def _session_options(self, client: ModelClient) -> Any:
-        from k3agent.agent.options import Limits, SessionOptions
+        from k3agent.agent.options import CompactAt, Limits, SessionOptions
 
         options, settings = self.options, self.settings
         return SessionOptions(
@@ -121,6 +121,7 @@ class Driver:
                 max_budget_usd=settings.limits_max_budget_usd,
                 max_time_s=settings.limits_max_time_s,
             ),
+            compact_at=CompactAt(share=settings.compaction_share, tokens=settings.compaction_tokens),
             checks=settings.checks_commands,
             check_retries=settings.checks_retries,
             append_system_prompt=settings.append_system_prompt,

@@ -13,6 +13,7 @@ from typing import Any
 from k3agent import codec
 from k3agent.agent.session import Session, SessionOptions
 from k3agent.events import AnyEvent
+from k3agent.prompts.loader import load
 from k3agent.providers.base import ModelInfo, Prices, Profile
 from k3agent.providers.scripted import ScriptedCall, ScriptedClient, Step
 from k3agent.types import Delta, Finish, Finished, Message, Request, Role, Usage
@@ -33,6 +34,8 @@ COMPACT = ModelInfo(
     max_output_tokens=2_048,
     profile=Profile.COMPACT,
 )
+
+HEAD = load("compaction/head")
 
 Answer = Step | Sequence[Delta | BaseException] | Callable[[Request], Any]
 
@@ -95,7 +98,8 @@ def check_request(request: Request) -> None:
             assert all(result.text or len(result.content) > 1 for result in follower.results)
         if message.role is Role.TOOL:
             assert index > 0 and messages[index - 1].calls, f"message {index}: results without calls"
-        if index:
+        # What stands for messages that were left out has no place in the tree.
+        if index > 1 or (index and messages[0].parent is None):
             assert message.parent == messages[index - 1].id
     assert messages[-1].role in (Role.USER, Role.TOOL)
 
