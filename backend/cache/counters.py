@@ -23,10 +23,6 @@ class CacheCounters:
     replaced_inexact: int = 0
     """Class-B checkpoints that the idle canonicaliser replaced by class A."""
 
-    @property
-    def lost_without_state_tokens(self) -> int:
-        return self.lost_tokens["no_state"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:

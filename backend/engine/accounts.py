@@ -16,7 +16,6 @@ def levels(cache: HybridCache, scheduler: Scheduler) -> dict[str, float]:
         "free_pages": ledger.free_pages,
         "free_slots": ledger.free_slots,
         "tree_pages": ledger.tree_pages,
-        "lost_without_state_tokens": counters.lost_without_state_tokens,
         "evicted_pages": counters.evicted_pages,
         "evicted_checkpoints": counters.evicted_checkpoints,
         "canonical_checkpoints": counters.replaced_inexact,

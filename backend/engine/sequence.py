@@ -7,7 +7,7 @@ from k3agent.backend.cache.radix import Checkpoint, RadixNode
 from k3agent.backend.engine.draft import PromptLookup
 from k3agent.backend.engine.grammar import Grammar
 from k3agent.backend.engine.images import ImageSpan
-from k3agent.backend.engine.messages import FinishReason, SamplingParams
+from k3agent.backend.engine.messages import SamplingParams
 from k3agent.backend.engine.sampler import Choice
 from k3agent.backend.engine.stops import StopWatch
 
@@ -64,7 +64,6 @@ class Sequence:
     resumed_from: Checkpoint | None = None
     status: Status = Status.WAITING
     clock: Clock = field(default_factory=Clock)
-    reason: FinishReason | None = None
     stop_text: str | None = None
     stop_token_id: int | None = None
     num_draft: int = 0

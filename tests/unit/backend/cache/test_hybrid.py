@@ -132,7 +132,7 @@ def test_a_b_a() -> None:
     a, b = [0, 1] * 5, [0, 1] * 3 + [1, 1, 1, 1, 1]
     assert engine.run(a) == 0
     assert engine.run(b) == 0  # the shared latents are known, but no state among them
-    assert engine.cache.counters.lost_without_state_tokens == 6
+    assert engine.cache.counters.lost_tokens["no_state"] == 6
     assert engine.run([*a, 0]) == len(a)
     assert engine.run([*b, 0]) == len(b)
     assert engine.run([*a, 0, 0]) == len(a) + 1
