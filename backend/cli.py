@@ -51,6 +51,23 @@ def _count(text: str) -> int:
     return value
 
 
+def _port(text: str) -> int:
+    value = int(text) if text.isdecimal() else -1
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; give a number from 0 to 65535")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds above 0")
+    return value
+
+
 def parser() -> argparse.ArgumentParser:
     """The flags of `k3agent serve`."""
     made = Parser(
@@ -182,7 +199,7 @@ def _add_server_flags(group: "argparse._ArgumentGroup") -> None:
         metavar="ADDRESS",
         help="address to listen on; others than loopback need a key",
     )
-    add("--port", type=int, metavar="N", default=DEFAULT_PORT, help="port; 0 picks a free one")
+    add("--port", type=_port, metavar="N", default=DEFAULT_PORT, help="port; 0 picks a free one")
     add(
         "--api-key",
         metavar="KEY",
@@ -206,7 +223,7 @@ def _add_server_flags(group: "argparse._ArgumentGroup") -> None:
     )
     add(
         "--client-timeout",
-        type=float,
+        type=_seconds,
         default=30.0,
         metavar="S",
         help="seconds that a client may be slow in sending or reading",

@@ -10,7 +10,14 @@ from typing import Any
 
 from k3agent.backend.chat.answers import SampledAnswers
 from k3agent.backend.chat.images import PreparedImage
-from k3agent.backend.chat.template import Json, ReadImage, Rendered, reasoning_text, render
+from k3agent.backend.chat.template import (
+    Json,
+    ReadImage,
+    Rendered,
+    compact_json,
+    reasoning_text,
+    render,
+)
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.engine.client import EngineClient
 from k3agent.backend.engine.grammar import GrammarSpec
@@ -102,11 +109,12 @@ class ChatService:
     def _check_size(self, request: ChatRequest) -> None:
         """A text that cannot fit whatever its tokens are is refused before it is cut into tokens."""
         size = sum(len(text) for message in request.messages for text in _texts(message))
+        size += len(compact_json(request.all_tools))
         least = size // self._tokenizer.max_token_bytes
         if least > self.max_model_len:
             raise BadRequestError(
-                f"Your request exceeded the context length of {self.max_model_len} tokens: the messages have"
-                f" {size} characters, which are at least {least} tokens."
+                f"Your request exceeded the context length of {self.max_model_len} tokens: messages"
+                f" and tools have {size} characters, which are at least {least} tokens."
             )
 
     def count_text(self, text: str) -> list[int]:

@@ -76,6 +76,12 @@ def test_a_huge_body_is_refused_with_words(open_server: Running, how: str) -> No
     assert "maximum size" in error_of(response, 413)
 
 
+def test_tools_beyond_the_window_are_refused_before_they_are_cut_into_tokens(open_server: Running) -> None:
+    function = {"name": "f", "description": "x " * 200_000}
+    response = open_server.post(tools=[{"type": "function", "function": function}])
+    assert "which are at least" in error_of(response, 400)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -30,6 +30,10 @@ def test_what_is_no_size(text: str) -> None:
         (["--disk-cache-bytes", "lots"], "no size"),
         (["--exactness", "perhaps"], "always"),
         (["--tp", "two"], "at least 1"),
+        (["--port", "99999"], "65535"),
+        (["--port", "-1"], "65535"),
+        (["--client-timeout", "0"], "above 0"),
+        (["--client-timeout", "nan"], "above 0"),
     ],
 )
 def test_wrong_flags_are_explained(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
