@@ -91,7 +91,7 @@ def test_rates() -> None:
     assert Measured().decode_rate == 0
 
 
-@pytest.mark.parametrize("arguments", [["laod"], ["model.json"]])
+@pytest.mark.parametrize("arguments", [["measrue"], ["model.json"]])
 def test_an_unknown_measurement_is_told_which_there_are(arguments: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
