@@ -31,6 +31,9 @@ from k3agent.providers.bundled import (
 )
 from k3agent.providers.registry import choose
 from k3agent.store.database import FILE_NAME, find_damage
+from k3agent.tools.sandbox import choice
+from k3agent.tools.sandbox.landlock import Landlock
+from k3agent.tools.sandbox.policy import Bounds
 
 NANO_CAN = (
     "nano lists, finds and explains files and functions, sets values, renames names and files, adds and"
@@ -57,7 +60,7 @@ def examine(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
         _python(),
         _program("git", environ, "apt-get install git", "snapshots and diffs need it"),
         _ripgrep(environ),
-        _sandbox(),
+        _sandbox(environ),
         _local_engine(),
         _embedded_model(),
         _home(home),
@@ -114,10 +117,16 @@ def _ripgrep(environ: Mapping[str, str]) -> Finding:
     return Finding(name="ripgrep", state="ok", text=path)
 
 
-def _sandbox() -> Finding:
-    text = "none in this release: commands run with your rights, after the permission rules; strict fails"
-    mend = "k3agent run --permission-mode accept-edits"
-    return Finding(name="sandbox", state="warning", text=text, mend=mend)
+def _sandbox(environ: Mapping[str, str]) -> Finding:
+    """Tries what a session would use; nothing but a folder in /tmp is written, and removed again."""
+    home = Path(environ.get("HOME") or Path.home())
+    found = choice.choose(Bounds(home=home), has_network=False, path=environ.get("PATH"))
+    if found.name == "none":
+        text = f"{found.status}, after the permission rules; --sandbox strict fails"
+        return Finding(name="sandbox", state="warning", text=text, mend=choice.INSTALL)
+    is_partial = isinstance(found, Landlock) and not found.has_namespaces
+    mend = choice.INSTALL if is_partial else ""
+    return Finding(name="sandbox", state="warning" if is_partial else "ok", text=found.status, mend=mend)
 
 
 def _local_engine() -> Finding:

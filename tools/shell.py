@@ -41,7 +41,8 @@ class ShellTool:
 
     async def run(self, args: ShellArgs, ctx: ToolContext) -> ToolOutput:
         table: JobTable = ctx.jobs
-        argv = ctx.sandbox.wrap(processes.shell_argv(args.command), ctx.cwd, (ctx.cwd, *ctx.extra_dirs))
+        writable = (ctx.cwd, *ctx.extra_dirs)
+        argv = ctx.sandbox.wrap(processes.shell_argv(args.command), ctx.cwd, writable)
         job = await table.start(argv, args.command, ctx.cwd, ctx.environ)
         if args.background:
             table.keep(job)
@@ -56,6 +57,10 @@ class ShellTool:
         goes_on = table.finish(job)
         text = await _output(job, ctx, is_kept=goes_on)
         last = ending or f"[exit code {job.exit_code}]"
+        # The exit code of several commands in one line tells of the last only.
+        may_have_failed = job.exit_code != 0 or any(sign in args.command for sign in "|;&\n")
+        refused = ctx.sandbox.explain(text, ctx.cwd, writable) if may_have_failed else ""
+        last = f"{refused}\n{last}" if refused else last
         return ToolOutput(text=f"{text}\n{last}" if text else last, data={"exit_code": job.exit_code})
 
 

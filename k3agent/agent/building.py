@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from k3agent.agent.instructions import Instruction, check_overhead, find_instruc
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import SessionOptions
 from k3agent.agent.permissions import check_rules
+from k3agent.config.paths import prefix_cache, user_config
 from k3agent.errors import ConfigError, SandboxError
 from k3agent.providers.base import ModelInfo, Profile
 from k3agent.store.records import StoredSession
@@ -39,7 +42,7 @@ async def prepare(options: SessionOptions) -> None:
     # Every wrong option is found here, before anything is stored.
     check_rules(options.permission_mode, (*options.allow, *options.deny))
     choose_effort(options.effort, options.client.info)
-    choose_sandbox(options)
+    await asyncio.to_thread(choose_sandbox, options)
 
 
 def load_tools() -> dict[str, Tool[Any]]:
@@ -65,17 +68,33 @@ def _specs(profile: Profile) -> tuple[ToolSpec, ...]:
 
 def choose_sandbox(options: SessionOptions) -> Any:
     """What guards commands. Raises SandboxError for `strict` where nothing can."""
+    from k3agent.tools.sandbox import choice  # lazy: only sessions run commands
     from k3agent.tools.sandbox.none import NoSandbox
+    from k3agent.tools.sandbox.policy import Bounds
 
     if options.sandbox == "off":
         return NoSandbox("switched off")
-    if options.sandbox == "strict":
-        raise SandboxError(
-            "--sandbox strict, but no sandbox works here; use --sandbox auto to run without one"
-        )
-    if options.sandbox != "auto":
+    if options.sandbox not in ("auto", "strict"):
         raise ConfigError(f"sandbox {options.sandbox!r} is unknown; choose auto, strict or off")
-    return NoSandbox("none is available here")
+    environ, home = options.environ, options.home.resolve()
+    bounds = Bounds(
+        home=Path(environ.get("HOME") or Path.home()).resolve(),
+        private=(home, prefix_cache(environ).parent, user_config(environ).parent, *_sockets(environ)),
+        readable=(home / "outputs",),
+    )
+    found = choice.choose(bounds, has_network=options.has_command_network, path=environ.get("PATH"))
+    if options.sandbox == "strict" and isinstance(found, NoSandbox):
+        raise SandboxError(
+            f"--sandbox strict, but {found.status}; run `{choice.INSTALL}`,"
+            " or use --sandbox auto to run without a sandbox"
+        )
+    return found
+
+
+def _sockets(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Doors to programs with other rights that the environment names: a key agent, Docker."""
+    named = (environ.get("SSH_AUTH_SOCK", ""), environ.get("DOCKER_HOST", "").removeprefix("unix://"))
+    return tuple(Path(name) for name in named if name.startswith("/"))
 
 
 def choose_effort(wanted: Effort | None, info: ModelInfo) -> Effort:

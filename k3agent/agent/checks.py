@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,16 +34,17 @@ class CheckResult:
         return self.exit_code == 0
 
 
-async def run_check(command: str, cwd: Path, environ: Mapping[str, str]) -> CheckResult:
+async def run_check(
+    command: str, cwd: Path, environ: Mapping[str, str], wrap: Callable[[list[str]], list[str]] = list
+) -> CheckResult:
     """Run one check until its shell ends, in a process group of its own; output as the model gets it (the end
-    counts most). What the check leaves in the background is neither waited for nor kept.
+    counts most). What the check leaves in the background is neither waited for nor kept. `wrap` puts it
+    into the sandbox: a check runs what the model wrote.
     """
     # A file and no pipe: a child that stays behind would keep a pipe open, and the check would not end.
     with tempfile.TemporaryFile() as output:
         process = await asyncio.create_subprocess_exec(
-            "/bin/sh",
-            "-c",
-            command,
+            *wrap(["/bin/sh", "-c", command]),
             cwd=cwd,
             env=dict(environ),
             stdin=asyncio.subprocess.DEVNULL,

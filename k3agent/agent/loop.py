@@ -74,6 +74,7 @@ class TurnParts:
     profile: Profile
     cwd: Path
     child_environ: Mapping[str, str]
+    sandboxed: Callable[[list[str]], list[str]]
     checks: tuple[str, ...]
     check_retries: int
     job_notices: Callable[[], list[str]]
@@ -268,7 +269,7 @@ class TurnLoop:
         failed: list[checks.CheckResult] = []
         for command in parts.checks:
             parts.emitter.emit(Noticed, level="info", text=f"Check: {command}", data={"check": command})
-            result = await checks.run_check(command, parts.cwd, parts.child_environ)
+            result = await checks.run_check(command, parts.cwd, parts.child_environ, parts.sandboxed)
             parts.emitter.emit(
                 CheckEnded,
                 command=command,

@@ -53,6 +53,7 @@ class SessionOptions:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     sandbox: str = "auto"
+    has_command_network: bool = False
     limits: Limits = NO_LIMITS
     compact_at: CompactAt = BY_DEFAULT
     checks: tuple[str, ...] = ()

@@ -246,6 +246,10 @@ class Session:
     def sandbox_status(self) -> str:
         return str(self._tool_ctx.sandbox.status)
 
+    def _sandboxed(self, argv: list[str]) -> list[str]:
+        ctx = self._tool_ctx
+        return ctx.sandbox.wrap(argv, ctx.cwd, (ctx.cwd, *ctx.extra_dirs))
+
     @property
     def draft(self) -> str | None:
         """What a killed process had received of an answer (JSON); it is no part of the conversation."""
@@ -432,6 +436,7 @@ class Session:
             profile=self.info.profile,
             cwd=self._cwd,
             child_environ=self._environ,
+            sandboxed=self._sandboxed,
             checks=options.checks,
             check_retries=options.check_retries,
             job_notices=self._jobs.take_notices,

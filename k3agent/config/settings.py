@@ -102,6 +102,9 @@ class Settings:
     retry_max_retry_after_s: float = _setting(
         "float", 3600.0, "the longest wait that an endpoint may ask for, in seconds", minimum=0
     )
+    network_commands: str = _setting(
+        "str", "off", "whether commands in the sandbox reach the network", choices=("off", "on")
+    )
     network_connect_timeout_s: float = _setting("float", 10.0, "seconds to connect", minimum=0.1)
     network_idle_timeout_s: float = _setting(
         "float", 180.0, "longest silence after the first byte", minimum=1

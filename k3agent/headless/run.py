@@ -167,6 +167,8 @@ class HeadlessRun:
                 f"{options.settings.untrusted} is not obeyed: trust it with `k3agent config trust`.", "yellow"
             )
         self.session = await self._open_session(self.client)
+        is_bare = self.session.sandbox_name == "none"
+        self.progress.line(f"sandbox: {self.session.sandbox_status}.", "yellow" if is_bare else "dim")
         # All that was loaded stays until the end: it need not be looked through again and again.
         gc.freeze()
         gc.enable()
@@ -249,6 +251,7 @@ class HeadlessRun:
             allow=settings.allow,
             deny=settings.deny,
             sandbox=settings.sandbox,
+            has_command_network=settings.network_commands == "on",
             limits=Limits(
                 max_turns=settings.limits_max_turns,
                 max_tokens=settings.limits_max_tokens,

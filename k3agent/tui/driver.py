@@ -115,6 +115,7 @@ class Driver:
             allow=(*settings.allow, *options.allow),
             deny=(*settings.deny, *options.deny),
             sandbox=settings.sandbox,
+            has_command_network=settings.network_commands == "on",
             limits=Limits(
                 max_turns=settings.limits_max_turns,
                 max_tokens=settings.limits_max_tokens,

@@ -19,3 +19,7 @@ class Sandbox(Protocol):
     def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
         """The command line that runs `argv` in `cwd` and lets it write below `writable` only."""
         ...
+
+    def explain(self, output: str, cwd: Path, writable: Sequence[Path]) -> str:
+        """One line for the model when `output` of a failed command shows that it was stopped, else ""."""
+        ...

@@ -14,3 +14,6 @@ class NoSandbox:
 
     def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
         return list(argv)
+
+    def explain(self, output: str, cwd: Path, writable: Sequence[Path]) -> str:
+        return ""

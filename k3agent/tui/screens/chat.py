@@ -101,11 +101,12 @@ class ChatScreen(ChatKeys):
                 return
         await self.driver.open(found, forks=options.forks)
 
-    def _welcome(self, model: str) -> list[tuple[str, str]]:
+    def _welcome(self, model: str, sandbox: str = "") -> list[tuple[str, str]]:
         return [
             ("", f"k3agent {__version__}"),
             ("model", model),
             ("folder", str(self.app.options.cwd)),
+            *([("sandbox", sandbox)] if sandbox else []),
             ("keys", "Enter sends · Esc interrupts · Shift+Tab changes the mode · ? shows all keys"),
         ]
 
@@ -119,7 +120,7 @@ class ChatScreen(ChatKeys):
         status.begin("")
         status.hint = ""
         why = f": {info.why}" if info.why else ""
-        self.welcome.set(self._welcome(f"{info.model} from {info.provider}{why}"))
+        self.welcome.set(self._welcome(f"{info.model} from {info.provider}{why}", session.sandbox_status))
         if session.messages:
             self.presenter.load(session.messages, [self.welcome])
             self.show_queue()

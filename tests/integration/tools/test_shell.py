@@ -344,6 +344,9 @@ async def test_sandbox_wraps_the_command(ctx, call):
             assert cwd == ctx.cwd and writable == (ctx.cwd,)
             return ["/bin/echo", "guarded", *argv]
 
+        def explain(self, output, cwd, writable):
+            return ""
+
     ctx.sandbox = Echo()
     assert (await call("shell", command="ls")).startswith("guarded /")
 

@@ -36,6 +36,7 @@ from k3agent.events import (
     UsageChanged,
 )
 from k3agent.store.sessions import SessionStore
+from k3agent.tools.sandbox import choice
 from k3agent.types import (
     Effort,
     Finish,
@@ -210,12 +211,13 @@ async def test_a_full_window_is_an_outcome(tmp_path: Path) -> None:
     await run.session.aclose()
 
 
-async def test_bad_options_are_config_errors(tmp_path: Path) -> None:
+async def test_bad_options_are_config_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_probe", lambda program, has_network: ("", "bwrap is not installed"))
     client = ReplayClient([DONE])
     for more in ({"permission_mode": "yolo"}, {"allow": ("shell(",)}, {"sandbox": "maybe"}):
         with pytest.raises(ConfigError):
             await Session.create(options(tmp_path, client, **more))
-    with pytest.raises(SandboxError):
+    with pytest.raises(SandboxError, match=r"bwrap is not installed.*apt-get install bubblewrap"):
         await Session.create(options(tmp_path, client, sandbox="strict"))
     # A refused start leaves neither a lock nor a session behind.
     store = SessionStore(tmp_path / "home")

@@ -1,0 +1,298 @@
+"""Commands that try to get out of the sandbox, for each backend that works on this machine.
+
+`BWRAP` names a bwrap that is not on PATH. A backend that does not work here is skipped with a message.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from k3agent.tools.sandbox import choice, landlock
+from k3agent.tools.sandbox.bubblewrap import Bubblewrap
+from k3agent.tools.sandbox.policy import Bounds
+
+TIMEOUT_S = 120
+Real = Bubblewrap | landlock.Landlock
+BACKENDS = ("bubblewrap", "namespaces", "landlock")
+
+
+def make(backend: str, bounds: Bounds, *, has_network: bool = False) -> Real:
+    if backend == "bubblewrap":
+        program = os.environ.get("BWRAP") or shutil.which("bwrap") or "bwrap"
+        return Bubblewrap(bounds, has_network=has_network, program=program)
+    abi = landlock.abi_version()
+    if abi < landlock.LEAST_ABI:
+        pytest.skip(f"Landlock {abi} is too old in this kernel, or missing")
+    return landlock.Landlock(bounds, has_network=has_network, abi=abi, has_namespaces=backend == "namespaces")
+
+
+@dataclass(frozen=True, slots=True)
+class Cage:
+    backend: str
+    sandbox: Real
+    home: Path
+    workspace: Path
+
+    @property
+    def outside(self) -> Path:
+        return self.home / "outside"
+
+    def run(self, command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        argv = self.sandbox.wrap(["/bin/bash", "-c", command], self.workspace, (self.workspace,))
+        return subprocess.run(
+            argv,
+            cwd=self.workspace,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.home), **environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            start_new_session=True,
+        )
+
+    def python(self, source: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        (self.workspace / "attempt.py").write_text(source)
+        return self.run(f"{sys.executable} -S attempt.py", **environ)
+
+
+@pytest.fixture(params=BACKENDS)
+def cage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cage]:
+    # Not in /tmp: there a command may write, in a folder of its own.
+    home = Path.cwd().resolve() / "build" / "cages" / f"{os.getpid()}-{request.param}"
+    workspace = home / "ws"
+    (home / "outside").mkdir(parents=True)
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "id").write_text("very secret")
+    workspace.mkdir()
+    (home / "outside" / "file").write_text("old")
+    subprocess.run(["git", "init", "-q"], cwd=workspace, check=True)
+    for name in (".envrc", ".github/workflows/ci.yml", ".gitlab-ci.yml"):
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text("old")
+    sandbox = make(request.param, Bounds(home=home))
+    try:
+        if not choice.works(sandbox):
+            pytest.skip(f"{request.param} does not work on this machine")
+        yield Cage(request.param, sandbox, home, workspace)
+    finally:
+        shutil.rmtree(home)
+
+
+def test_ordinary_work(cage: Cage) -> None:
+    done = cage.run(
+        "set -e; echo a > a; mkdir d; mv a d/b; cat d/b; echo t > $TMPDIR/t; cat $TMPDIR/t;"
+        " echo e > /dev/stderr; echo o > /dev/stdout; echo n > /dev/null;"
+        " git add d; git -c user.name=a -c user.email=b commit -qm c;"
+        " git log --oneline | wc -l; ls / > listing; sort -R listing | head -1 > /dev/null; id -u"
+    )
+    assert (done.returncode, done.stderr.strip()) == (0, "e")
+    assert done.stdout.split() == ["a", "t", "o", "1", str(os.getuid())]
+
+
+def test_the_environment_comes_through_and_signals_work(cage: Cage) -> None:
+    done = cage.run('echo "[$X][$LC_CTYPE]"; yes | head -1; kill -9 $$', X="a b\n=c", LC_ALL="C")
+    assert done.stdout == "[a b\n=c][]\ny\n" and done.returncode in (-9, 137)
+    assert "Broken pipe" not in done.stderr
+    assert cage.run("exit 7").returncode == 7
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "echo new > $HOME/outside/file",
+        "echo new >> ../outside/file",
+        ": > $HOME/outside/file",
+        "rm -f $HOME/outside/file",
+        "mv $HOME/outside/file .",
+        "ln $HOME/outside/file linked && echo new > linked",
+        "ln -s $HOME/outside/file link && echo new > link",
+        "truncate -s 0 $HOME/outside/file",
+        "chmod 000 $HOME && touch $HOME/outside/new",
+        "mkdir $HOME/outside/d",
+        "ln -s $HOME/outside d && touch d/new",
+        "echo new > /proc/self/root$HOME/outside/file",
+        "echo new > /proc/self/cwd/../outside/file",
+        "echo new > /proc/$PPID/root$HOME/outside/file",
+        "echo new > /proc/$AGENT/root$HOME/outside/file",
+        "unshare -Urm sh -c 'mount -o remount,rw,bind / / ; echo new > $HOME/outside/file'",
+        "mount -o remount,rw,bind / ; umount -l $HOME ; echo new > $HOME/outside/file",
+        "(setsid sh -c 'sleep 0.1; echo new > $HOME/outside/file' &) ; sleep 0.4",
+        "mknod disk b 8 0 ; mknod mem c 1 1 ; [ ! -e disk ] && [ ! -e mem ] || echo new > $HOME/outside/file",
+        "cp /bin/sh suid && chmod u+s suid && ./suid -pc 'echo new > $HOME/outside/file'",
+        "sudo -n sh -c 'echo new > $HOME/outside/file'",
+    ],
+)
+def test_nothing_outside_is_changed(cage: Cage, attempt: str) -> None:
+    before = sorted(path.name for path in cage.outside.iterdir())
+    cage.run(attempt, AGENT=str(os.getpid()))
+    cage.home.chmod(0o755)
+    assert (cage.outside / "file").read_text() == "old"
+    assert sorted(path.name for path in cage.outside.iterdir()) == before
+    assert not list(cage.workspace.glob("disk")) and not list(cage.workspace.glob("mem"))
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "echo x > .git/hooks/pre-commit",
+        "git config core.fsmonitor ./evil",
+        "git config core.hooksPath .",
+        "mv .git gone; git init -q; git config core.fsmonitor ./evil",
+        "rm -rf .git; mkdir .git",
+        "echo x >> .envrc",
+        "rm -f .envrc; echo x > .envrc",
+        "mv .envrc o; echo x > .envrc",
+        "ln -sf /bin/true .envrc",
+        "echo x > .github/workflows/evil.yml",
+        "mv .github gh; mkdir -p .github/workflows; echo x > .github/workflows/ci.yml",
+        "echo x > .gitlab-ci.yml",
+    ],
+)
+def test_what_runs_later_is_protected(cage: Cage, attempt: str) -> None:
+    if cage.backend == "landlock":
+        pytest.skip("Landlock alone cannot protect a path inside a writable folder")
+    config = (cage.workspace / ".git/config").read_text()
+    hooks = sorted((cage.workspace / ".git/hooks").iterdir())
+    done = cage.run(attempt)
+    assert (cage.workspace / ".git/config").read_text() == config
+    assert sorted((cage.workspace / ".git/hooks").iterdir()) == hooks
+    for name in (".envrc", ".github/workflows/ci.yml", ".gitlab-ci.yml"):
+        path = cage.workspace / name
+        assert path.read_text() == "old" and not path.is_symlink()
+    assert [path.name for path in (cage.workspace / ".github/workflows").iterdir()] == ["ci.yml"]
+    told = cage.sandbox.explain(done.stderr, cage.workspace, (cage.workspace,))
+    assert told.startswith("[sandbox: writing ") and "protected" in told, done.stderr
+
+
+def test_the_real_git_folder_of_a_linked_work_tree(cage: Cage) -> None:
+    if cage.backend == "landlock":
+        pytest.skip("as above: hooks in it are not protected")
+    identity = ["git", "-c", "user.name=a", "-c", "user.email=b"]
+    subprocess.run([*identity, "commit", "-qm", "a", "--allow-empty"], cwd=cage.workspace, check=True)
+    tree = cage.home / "tree"
+    subprocess.run(["git", "worktree", "add", "-q", str(tree)], cwd=cage.workspace, check=True)
+    inside = Cage(cage.backend, make(cage.backend, Bounds(home=cage.home)), cage.home, tree)
+    done = inside.run(
+        "echo a > a && git add a && git -c user.name=a -c user.email=b commit -qm b && git status"
+    )
+    assert done.returncode == 0, done.stderr
+    hook = cage.workspace / ".git/hooks/post-commit"
+    inside.run(f"echo evil > {hook}; echo 'gitdir: /nowhere' > .git; git config core.fsmonitor ./evil")
+    assert not hook.exists() and "nowhere" not in (tree / ".git").read_text()
+    assert "evil" not in (cage.workspace / ".git/config").read_text()
+
+
+def test_secrets_cannot_be_read(cage: Cage) -> None:
+    done = cage.run("cat $HOME/.ssh/id; cat /proc/self/root$HOME/.ssh/id; ln $HOME/.ssh/id x; cat x")
+    assert "very secret" not in done.stdout + done.stderr
+    told = cage.sandbox.explain(done.stderr, cage.workspace, (cage.workspace,))
+    assert ".ssh" in told
+    done = cage.run(
+        f"cat /proc/{os.getpid()}/environ; cat /proc/{os.getpid()}/mem | head -c 10; cat /etc/shadow"
+    )
+    assert not done.stdout.strip("\0")
+
+
+def test_no_network(cage: Cage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        reached: list[object] = []
+        server.settimeout(0.5)
+
+        def accept() -> None:
+            with contextlib.suppress(TimeoutError):
+                reached.append(server.accept())
+
+        waiting = threading.Thread(target=accept)
+        waiting.start()
+        done = cage.run(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached")
+        waiting.join()
+    assert "reached" not in done.stdout and not reached
+    source = (
+        "import socket as s; a=s.socket(s.AF_INET,s.SOCK_DGRAM)\n"
+        "a.sendto(b'x',('192.0.2.1',53)); print('sent')"
+    )
+    assert "sent" not in cage.python(source).stdout
+
+
+def test_a_server_of_its_own_can_be_reached(cage: Cage) -> None:
+    if cage.backend == "landlock":
+        pytest.skip("without a network namespace there is no loopback of its own")
+    source = (
+        "import socket as s; a=s.create_server(('127.0.0.1',0))\n"
+        "s.create_connection(a.getsockname()); print('yes')"
+    )
+    assert cage.python(source).stdout == "yes\n"
+
+
+def test_sockets_of_other_programs(cage: Cage) -> None:
+    """A key agent's socket: below a hidden folder, and an abstract one."""
+    agent = cage.home / ".ssh" / "agent"
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+        os.chdir(agent.parent)
+        try:
+            first.bind("agent")  # a whole path may be too long
+        finally:
+            os.chdir(Path(__file__).parents[3])
+        first.listen()
+        second.bind(f"\0k3agent-test-{os.getpid()}")
+        second.listen()
+        source = (
+            "import socket, os\n"
+            "def attempt(path):\n"
+            "    try:\n"
+            "        socket.socket(socket.AF_UNIX).connect(path); print('reached', path)\n"
+            "    except OSError: pass\n"
+            f"attempt('\\0k3agent-test-{os.getpid()}')\n"
+            "try: os.chdir(os.environ['HOME'] + '/.ssh')\n"
+            "except OSError: pass\n"
+            "attempt('agent')\n"
+        )
+        assert cage.python(source).stdout == ""
+
+
+def test_other_processes_are_out_of_reach(cage: Cage) -> None:
+    if cage.backend != "bubblewrap" and landlock.abi_version() < 6:
+        pytest.skip("Landlock guards signals from version 6 on")
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        try:
+            cage.run(f"kill -9 {other.pid}")
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_denied_system_calls_and_no_rights(cage: Cage) -> None:
+    source = (
+        "import ctypes; l=ctypes.CDLL(None, use_errno=True)\n"
+        "print(l.ptrace(0,0,0,0), l.unshare(0x10000000), l.syscall(425,1,0))\n"
+        "rows=dict(r.split(':\\t') for r in open('/proc/self/status').read().splitlines() if ':\\t' in r)\n"
+        "print(*(rows[n] for n in ('CapPrm','CapEff','CapBnd','NoNewPrivs','Seccomp')))\n"
+    )
+    done = cage.python(source)
+    none = "0" * 16
+    assert done.stdout.splitlines() == ["-1 -1 -1", f"{none} {none} {none} 1 2"], done.stderr
+
+
+def test_limits(cage: Cage) -> None:
+    done = cage.run("ulimit -c; ulimit -f; cat /proc/self/oom_score_adj")
+    assert done.stdout.split() == ["0", str(16 << 20), "800"]
+
+
+def test_tmp_is_private_and_lasts(cage: Cage) -> None:
+    if cage.backend == "landlock":
+        pytest.skip("without mounts of its own a command has $TMPDIR only")
+    cage.run("echo kept > /tmp/k3agent-private")
+    assert cage.run("cat /tmp/k3agent-private").stdout == "kept\n"
+    assert not Path("/tmp/k3agent-private").exists()
+    assert (cage.sandbox.temporary / "k3agent-private").read_text() == "kept\n"

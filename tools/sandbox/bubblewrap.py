@@ -1,0 +1,65 @@
+"""bubblewrap: own mounts, processes, network and IPC; the file system is read-only but for what is bound."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from k3agent.tools.sandbox import seccomp
+from k3agent.tools.sandbox.guarded import INET, MAX_PROCESSES, Guarded, gpu_devices
+from k3agent.tools.sandbox.policy import Bounds, Policy
+
+
+class Bubblewrap(Guarded):
+    name = "bubblewrap"
+
+    def __init__(self, bounds: Bounds, *, has_network: bool, program: str = "") -> None:
+        super().__init__(bounds, has_network=has_network)
+        self.program = program or shutil.which("bwrap") or "bwrap"
+        network = "network on" if has_network else "network off"
+        self.status = f"bubblewrap: commands write the workspace and a private /tmp only, {network}"
+
+    def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
+        policy = self.policy(cwd, writable)
+        inner = self._launch(
+            argv,
+            temporary="/tmp",
+            families=(seccomp.AF_UNIX, *INET),
+            limits={"RLIMIT_NPROC": MAX_PROCESSES} if not self.has_network else {},
+        )
+        return [*self._options(policy, cwd), "--", *inner]
+
+    def _options(self, policy: Policy, cwd: Path) -> list[str]:
+        options = [self.program, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+        options += [] if self.has_network else ["--unshare-net"]
+        options += ["--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+        for device in gpu_devices():
+            options += ["--dev-bind", device, device]
+        for path in policy.hidden:
+            options += ["--tmpfs", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
+        options += ["--bind", str(self.temporary), "/tmp"]
+        # Shallow ones first, so that none covers another.
+        bound = [(path, "--ro-bind") for path in policy.readable if needs_binding(path, policy)]
+        bound += [(path, "--bind") for path in policy.writable]
+        for path, kind in sorted(bound, key=lambda row: len(row[0].parts)):
+            options += [kind, str(path), str(path)]
+            options += self._hidden_again(path, policy)
+        for path in policy.pinned:
+            options += ["--bind", str(path), str(path)]
+        for path in policy.protected:
+            options += ["--ro-bind", str(path), str(path)]
+        return [*options, "--chdir", str(cwd)]
+
+    def _hidden_again(self, bound: Path, policy: Policy) -> list[str]:
+        """What is hidden below a folder that was bound from outside has come back with it."""
+        options: list[str] = []
+        for path in policy.hidden:
+            if bound in path.parents:
+                options += ["--tmpfs", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
+        return options
+
+
+def needs_binding(path: Path, policy: Policy) -> bool:
+    """Whether a readable folder would be out of sight: below /tmp or below something hidden."""
+    return Path("/tmp") in path.parents or any(folder in path.parents for folder in policy.hidden)

@@ -1,0 +1,88 @@
+"""What both real sandboxes share: the policy of a command, its private temporary folder, the launcher."""
+
+from __future__ import annotations
+
+import base64
+import json
+import platform
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from k3agent.tools.sandbox import seccomp
+from k3agent.tools.sandbox.explaining import explain
+from k3agent.tools.sandbox.policy import Bounds, Policy, git_folders
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+INET = (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
+# A file no longer than this, so that one command cannot fill the disk; programs that need more are rare.
+MAX_FILE_BYTES = 16 << 30
+MAX_PROCESSES = 4096
+# Caches that programs must be able to write. Not the user's own: what is put there runs later, outside.
+CACHES = {
+    "GOCACHE": "go-build",
+    "CCACHE_DIR": "ccache",
+    "UV_CACHE_DIR": "uv",
+    "npm_config_cache": "npm",
+    "PIP_CACHE_DIR": "pip",
+}
+GPUS = ("nvidia*", "dri", "kfd")
+
+
+def gpu_devices() -> list[str]:
+    return sorted(str(path) for pattern in GPUS for path in Path("/dev").glob(pattern))
+
+
+class Guarded:
+    """Base of the sandboxes that guard. The private folder lives as long as the object."""
+
+    def __init__(self, bounds: Bounds, *, has_network: bool) -> None:
+        own = (Path(sys.prefix), Path(sys.base_prefix), LAUNCHER.parent)
+        readable = (*bounds.readable, *own)
+        self._bounds = Bounds(home=bounds.home, private=bounds.private, readable=readable)
+        self.has_network = has_network
+        self._git: dict[Path, tuple[Path, ...]] = {}
+        self._temporary: Path | None = None
+
+    @property
+    def temporary(self) -> Path:
+        """Stands for /tmp in commands; kept from command to command, removed at the end."""
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="k3agent-tmp-"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+        return self._temporary
+
+    def policy(self, cwd: Path, writable: Sequence[Path]) -> Policy:
+        # Looked for once, before a command could write a `.git` file that leads elsewhere.
+        for folder in (cwd, *writable):
+            if folder not in self._git:
+                self._git[folder] = git_folders(folder)
+        found = [path for folder in (cwd, *writable) for path in self._git[folder]]
+        return self._bounds.policy(writable, tuple(dict.fromkeys(found)))
+
+    def explain(self, output: str, cwd: Path, writable: Sequence[Path]) -> str:
+        return explain(output, cwd, self.policy(cwd, writable), has_network=self.has_network)
+
+    def _launch(
+        self,
+        argv: Sequence[str],
+        *,
+        temporary: str,
+        families: Sequence[int],
+        limits: Mapping[str, int],
+        namespaces: dict[str, Any] | None = None,
+        landlock: dict[str, Any] | None = None,
+    ) -> list[str]:
+        caches = {name: f"{temporary}/.cache/{folder}" for name, folder in CACHES.items()}
+        plan = {
+            "environ": {"TMPDIR": temporary, **caches},
+            "limits": {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": MAX_FILE_BYTES, **limits},
+            "namespaces": namespaces,
+            "landlock": landlock,
+            "seccomp": base64.b64encode(seccomp.program(platform.machine(), families)).decode("ascii"),
+        }
+        return [sys.executable, "-I", "-S", str(LAUNCHER), json.dumps(plan), *argv]

@@ -1,0 +1,127 @@
+"""Landlock with seccomp, where bubblewrap is missing; with namespaces of its own where the kernel lets it.
+
+Without namespaces Landlock can only add rights below a folder, never take some away again: protected paths
+inside the workspace are then not guarded, and the status says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from k3agent.tools.sandbox import seccomp
+from k3agent.tools.sandbox.bubblewrap import needs_binding
+from k3agent.tools.sandbox.guarded import INET, MAX_PROCESSES, Guarded, gpu_devices
+from k3agent.tools.sandbox.policy import Bounds, Policy
+
+CREATE_RULESET, ASK_VERSION = 444, 1
+# Below 3 a file anywhere could be cut to nothing (truncate).
+LEAST_ABI = 3
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (
+    1 << bit for bit in range(4, 13)
+)
+REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+CONNECT_TCP_AND_BIND_TCP = 3
+ABSTRACT_SOCKETS_AND_SIGNALS = 3
+REMOVE = REMOVE_DIR | REMOVE_FILE
+MAKE = MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM
+CHANGE = WRITE_FILE | TRUNCATE | REMOVE | MAKE | REFER
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+
+
+def abi_version() -> int:
+    """The version of Landlock in this kernel; 0 where it is missing or switched off."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return max(0, int(libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(ASK_VERSION))))
+
+
+class Landlock(Guarded):
+    name = "landlock"
+
+    def __init__(self, bounds: Bounds, *, has_network: bool, abi: int, has_namespaces: bool) -> None:
+        super().__init__(bounds, has_network=has_network)
+        self.abi, self.has_namespaces = abi, has_namespaces
+        network = "network on" if has_network else "network off"
+        self.status = (
+            f"landlock {abi} with seccomp: commands write the workspace and a private /tmp only, {network}"
+        )
+        if not has_namespaces:
+            self.status = (
+                f"landlock {abi} with seccomp, but no namespaces: commands write the workspace and $TMPDIR"
+                f" only, {network}; git hooks, CI and other protected files in the workspace are not guarded"
+            )
+
+    def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
+        policy = self.policy(cwd, writable)
+        if self.has_namespaces:
+            return self._launch(
+                argv,
+                temporary="/tmp",
+                families=(seccomp.AF_UNIX, *INET),
+                limits={"RLIMIT_NPROC": MAX_PROCESSES},
+                namespaces=self._namespaces(policy),
+                landlock=self._rules([(Path("/tmp"), CHANGE), *((p, CHANGE) for p in policy.writable)]),
+            )
+        paths = [(path, CHANGE | READ_FILE) for path in (*policy.writable, self.temporary)]
+        paths += [(path, READ_FILE) for path in policy.readable]
+        paths += [(path, READ_FILE) for path in readable_around(policy.hidden)]
+        # Sockets of other programs (Docker, agents of keys) could be connected to, so none can be made.
+        return self._launch(
+            argv,
+            temporary=str(self.temporary),
+            families=INET if self.has_network else (),
+            limits={},
+            landlock=self._rules(paths, READ_FILE, is_net_off=not self.has_network),
+        )
+
+    def _namespaces(self, policy: Policy) -> dict[str, Any]:
+        readonly = [path for path in policy.readable if needs_binding(path, policy)]
+        bound = sorted((*readonly, *policy.writable), key=lambda path: len(path.parts))
+        return {
+            "network": self.has_network,
+            "temporary": str(self.temporary),
+            "hidden": [str(path) for path in policy.hidden],
+            "bound": [str(path) for path in bound],
+            "readonly": [str(path) for path in readonly],
+            "pinned": [str(path) for path in policy.pinned],
+            "protected": [str(path) for path in policy.protected],
+        }
+
+    def _rules(
+        self, paths: Sequence[tuple[Path, int]], reads: int = 0, *, is_net_off: bool = False
+    ) -> dict[str, Any]:
+        files = CHANGE | MAKE_CHAR | MAKE_BLOCK | reads
+        files |= IOCTL_DEV if self.abi >= 5 else 0
+        devices = [f"/dev/{name}" for name in DEVICES] + gpu_devices()
+        own = [(path, CHANGE | IOCTL_DEV | reads) for path in devices]
+        return {
+            "files": files,
+            "tcp": CONNECT_TCP_AND_BIND_TCP if is_net_off and self.abi >= 4 else 0,
+            "scoped": ABSTRACT_SOCKETS_AND_SIGNALS if self.abi >= 6 else 0,
+            "size": 24 if self.abi >= 6 else 16 if self.abi >= 4 else 8,
+            "paths": [*((str(path), rights) for path, rights in paths), *own],
+        }
+
+
+def readable_around(hidden: Sequence[Path]) -> list[Path]:
+    """Paths that together hold everything there is but `hidden`: siblings on the way to each hidden one."""
+    on_the_way = {folder for path in hidden for folder in path.parents}
+    found: list[Path] = []
+    waiting = [Path("/")]
+    while waiting:
+        path = waiting.pop()
+        if path in hidden:
+            continue
+        if path not in on_the_way:
+            found.append(path)
+            continue
+        try:
+            with os.scandir(path) as entries:
+                waiting += [Path(entry.path) for entry in entries if not entry.is_symlink()]
+        except OSError:
+            continue
+    return found
