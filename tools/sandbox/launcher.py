@@ -5,7 +5,7 @@ this one process before `execve`: no code runs between a fork and an exec of the
 """
 
 # pathlib costs start-up time, and this starts with every command.
-# ruff: noqa: PTH
+# ruff: noqa: PTH103, PTH109, PTH110, PTH112, PTH123
 from __future__ import annotations
 
 import base64

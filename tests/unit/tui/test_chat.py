@@ -247,17 +247,17 @@ async def test_shift_tab_changes_the_mode(tmp_path: Path) -> None:
 
 
 async def test_rewind_goes_back_to_before_a_prompt(tmp_path: Path) -> None:
-    async with running(tmp_path, [Step(text="one"), Step(text="two"), Step(text="three")]) as screen:
+    async with running(tmp_path, [Step(text="one"), Step(text="answer 2"), Step(text="three")]) as screen:
         await screen.submit("first")
         await screen.until("done · 1 step")
         await screen.submit("second")
-        await screen.until("two")
+        await screen.until("answer 2")
         await screen.until(lambda: not screen.chat.driver.is_busy)
         await screen.press("escape", "escape")
         await screen.until("Rewind: back to before which prompt?")
         await screen.press("enter")
         await screen.until("The conversation goes on from here")
-        assert screen.chat.prompt.text == "second" and "two" not in screen.shown
+        assert screen.chat.prompt.text == "second" and "answer 2" not in screen.shown
         screen.chat.prompt.text = "other"
         await screen.press("enter")
         await screen.until(lambda: len(screen.client.requests) == 3)
