@@ -388,6 +388,7 @@ class Session:
             with contextlib.suppress(asyncio.CancelledError, K3AgentError):
                 await task
         await self._jobs.aclose()
+        self._tool_ctx.sandbox.close()
         self._masker.mask_files(self._tool_ctx.output_dir, ())
         self._lock.release()
         self._store.close()

@@ -23,3 +23,7 @@ class Sandbox(Protocol):
     def explain(self, output: str, cwd: Path, writable: Sequence[Path]) -> str:
         """One line for the model when `output` of a failed command shows that it was stopped, else ""."""
         ...
+
+    def close(self) -> None:
+        """Remove what it keeps on disk. Call when no command runs any more."""
+        ...

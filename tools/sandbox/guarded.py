@@ -47,14 +47,20 @@ class Guarded:
         self.has_network = has_network
         self._git: dict[Path, tuple[Path, ...]] = {}
         self._temporary: Path | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
 
     @property
     def temporary(self) -> Path:
         """Stands for /tmp in commands; kept from command to command, removed at the end."""
         if self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="k3agent-tmp-"))
-            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+            self._finalizer = weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
         return self._temporary
+
+    def close(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer()
+            self._finalizer = self._temporary = None
 
     def policy(self, cwd: Path, writable: Sequence[Path]) -> Policy:
         # Looked for once, before a command could write a `.git` file that leads elsewhere.

@@ -17,3 +17,6 @@ class NoSandbox:
 
     def explain(self, output: str, cwd: Path, writable: Sequence[Path]) -> str:
         return ""
+
+    def close(self) -> None:
+        """Nothing is kept."""

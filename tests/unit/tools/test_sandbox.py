@@ -225,5 +225,9 @@ def test_the_private_folder_goes_with_the_sandbox(tmp_path: Path) -> None:
     sandbox = Bubblewrap(Bounds(home=tmp_path), has_network=False)
     folder = sandbox.temporary
     assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
+    sandbox.close()
+    sandbox.close()
+    assert not folder.exists()
+    folder = sandbox.temporary
     del sandbox
     assert not folder.exists()
