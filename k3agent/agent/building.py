@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from k3agent.store.records import StoredSession
 from k3agent.types import Effort, SessionId, ToolSpec
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
-    from k3agent.tools.base import Tool
+    from k3agent.tools.base import Tool, ToolContext
     from k3agent.tools.jobs import JobTable
 
 MAX_TITLE = 80
@@ -89,6 +89,11 @@ def choose_sandbox(options: SessionOptions) -> Any:
             " or use --sandbox auto to run without a sandbox"
         )
     return found
+
+
+def sandboxing(ctx: ToolContext) -> Callable[[list[str]], list[str]]:
+    """Puts a command, such as that of a check, into the sandbox of the tools."""
+    return lambda argv: ctx.sandbox.wrap(argv, ctx.cwd, (ctx.cwd, *ctx.extra_dirs))
 
 
 def _sockets(environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -40,6 +40,7 @@ from k3agent.types import ImagePart, Message, MessageId, Role, SessionId, ToolSp
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import ToolContext
+    from k3agent.tools.sandbox.base import Sandbox
 
 __all__ = ["NO_LIMITS", "Limits", "Receipt", "Session", "SessionOptions"]
 
@@ -239,16 +240,8 @@ class Session:
         return tuple(spec.name for spec in self.specs)
 
     @property
-    def sandbox_name(self) -> str:
-        return str(self._tool_ctx.sandbox.name)
-
-    @property
-    def sandbox_status(self) -> str:
-        return str(self._tool_ctx.sandbox.status)
-
-    def _sandboxed(self, argv: list[str]) -> list[str]:
-        ctx = self._tool_ctx
-        return ctx.sandbox.wrap(argv, ctx.cwd, (ctx.cwd, *ctx.extra_dirs))
+    def sandbox(self) -> Sandbox:
+        return self._tool_ctx.sandbox
 
     @property
     def draft(self) -> str | None:
@@ -437,7 +430,7 @@ class Session:
             profile=self.info.profile,
             cwd=self._cwd,
             child_environ=self._environ,
-            sandboxed=self._sandboxed,
+            sandboxed=building.sandboxing(self._tool_ctx),
             checks=options.checks,
             check_retries=options.check_retries,
             job_notices=self._jobs.take_notices,

@@ -167,8 +167,8 @@ class HeadlessRun:
                 f"{options.settings.untrusted} is not obeyed: trust it with `k3agent config trust`.", "yellow"
             )
         self.session = await self._open_session(self.client)
-        is_bare = self.session.sandbox_name == "none"
-        self.progress.line(f"sandbox: {self.session.sandbox_status}.", "yellow" if is_bare else "dim")
+        is_bare = self.session.sandbox.name == "none"
+        self.progress.line(f"sandbox: {self.session.sandbox.status}.", "yellow" if is_bare else "dim")
         # All that was loaded stays until the end: it need not be looked through again and again.
         gc.freeze()
         gc.enable()
@@ -345,7 +345,7 @@ class HeadlessRun:
             base_url=info.base_url,
             tools=session.tool_names,
             permission_mode=session.permission_mode,
-            sandbox=session.sandbox_name,
+            sandbox=session.sandbox.name,
             context_window=info.context_window,
         )
 

@@ -120,7 +120,7 @@ class ChatScreen(ChatKeys):
         status.begin("")
         status.hint = ""
         why = f": {info.why}" if info.why else ""
-        self.welcome.set(self._welcome(f"{info.model} from {info.provider}{why}", session.sandbox_status))
+        self.welcome.set(self._welcome(f"{info.model} from {info.provider}{why}", session.sandbox.status))
         if session.messages:
             self.presenter.load(session.messages, [self.welcome])
             self.show_queue()
