@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from k3agent.config.settings import Settings
 from k3agent.providers.base import ModelClient
 from k3agent.types import Effort, JsonObject, Usage
 
@@ -62,6 +63,43 @@ class SessionOptions:
     extra_dirs: tuple[Path, ...] = ()
     is_interactive: bool = False
     response_schema: JsonObject | None = None
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: Settings,
+        *,
+        cwd: Path,
+        client: ModelClient,
+        home: Path,
+        environ: Mapping[str, str],
+        default_mode: str,
+        extra_dirs: tuple[Path, ...],
+    ) -> SessionOptions:
+        """What the settings say; `default_mode` is the permission mode where they say nothing."""
+        return cls(
+            cwd=cwd,
+            client=client,
+            home=home,
+            environ=environ,
+            effort=Effort(settings.effort) if settings.effort else None,
+            permission_mode=settings.permission_mode or default_mode,
+            allow=settings.allow,
+            deny=settings.deny,
+            sandbox=settings.sandbox,
+            has_command_network=settings.network_commands == "on",
+            limits=Limits(
+                max_turns=settings.limits_max_turns,
+                max_tokens=settings.limits_max_tokens,
+                max_budget_usd=settings.limits_max_budget_usd,
+                max_time_s=settings.limits_max_time_s,
+            ),
+            compact_at=CompactAt(share=settings.compaction_share, tokens=settings.compaction_tokens),
+            checks=settings.checks_commands,
+            check_retries=settings.checks_retries,
+            append_system_prompt=settings.append_system_prompt,
+            extra_dirs=extra_dirs,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,8 +10,9 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from k3agent.config.flags import add_folders_and_prompt, add_model_and_rules
 from k3agent.config.paths import data_home
-from k3agent.config.settings import EFFORTS, PERMISSION_MODES, SANDBOXES, Settings, load_settings
+from k3agent.config.settings import SANDBOXES, Settings, load_settings
 from k3agent.errors import ConfigError
 from k3agent.headless.arguments import Parser, natural_int, positive_float, positive_int
 
@@ -45,25 +46,7 @@ def _add_inputs_and_outputs(parser: Parser) -> None:
 
 def _add_backend_and_limits(parser: Parser) -> None:
     add = parser.add_argument
-    add("--model", metavar="NAME", help="the model")
-    add(
-        "--provider",
-        metavar="NAME",
-        help="moonshot, moonshot-cn, kimi-code, openrouter, bundled, or one of yours",
-    )
-    add("--base-url", metavar="URL", help="an OpenAI-style server, up to and with /v1")
-    add("--effort", choices=EFFORTS, help="how much the model thinks; fixed for the session")
-    add("--permission-mode", choices=PERMISSION_MODES, help="what may happen without asking (default: auto)")
-    add(
-        "--allow", action="append", default=[], metavar="RULE", help="allow what the rule matches; repeatable"
-    )
-    add(
-        "--deny",
-        action="append",
-        default=[],
-        metavar="RULE",
-        help="deny what the rule matches; wins; repeatable",
-    )
+    add_model_and_rules(parser, "auto")
     add("--sandbox", choices=SANDBOXES, help="strict fails (44) where no sandbox works (default: auto)")
     add("--max-turns", type=positive_int, metavar="N", help="at most N model calls")
     add("--max-tokens", type=positive_int, metavar="N", help="at most N tokens, input and output")
@@ -88,16 +71,7 @@ def _add_session(parser: Parser) -> None:
     add("--fork-session", action="store_true", help="with --resume or --continue: as a new session")
     add("--session-id", type=_uuid, metavar="UUID", help="the id of the new session")
     add("--ephemeral", action="store_true", help="store nothing")
-    add(
-        "--add-dir",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="a further folder; repeatable",
-    )
-    add("--cwd", type=Path, metavar="DIR", help="work in DIR")
-    add("--append-system-prompt", metavar="TEXT", help="text added to the system prompt")
+    add_folders_and_prompt(parser)
 
 
 def run_command(argv: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -22,7 +23,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from k3agent.agent.options import CompactAt, Limits, Receipt, SessionOptions
+from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.session import Session
 from k3agent.config.settings import Settings
 from k3agent.errors import ConfigError, K3AgentError, StoreError
@@ -42,7 +43,7 @@ from k3agent.headless.progress import Progress
 from k3agent.headless.report import report
 from k3agent.providers.base import ModelClient
 from k3agent.providers.registry import choose_client
-from k3agent.types import Effort, ImagePart, JsonObject, Role
+from k3agent.types import ImagePart, JsonObject, Role
 
 log = logging.getLogger(__name__)
 
@@ -240,31 +241,17 @@ class HeadlessRun:
         home = options.home
         if options.is_ephemeral:
             home = self._store_home = Path(tempfile.mkdtemp(prefix="k3agent-"))
-        return SessionOptions(
+        told = SessionOptions.from_settings(
+            settings,
             cwd=options.cwd,
             client=client,
             home=home,
             environ=options.environ,
-            effort=Effort(settings.effort) if settings.effort else None,
             # Nobody can be asked: inside the sandbox the model works freely, anything else is denied.
-            permission_mode=settings.permission_mode or "auto",
-            allow=settings.allow,
-            deny=settings.deny,
-            sandbox=settings.sandbox,
-            has_command_network=settings.network_commands == "on",
-            limits=Limits(
-                max_turns=settings.limits_max_turns,
-                max_tokens=settings.limits_max_tokens,
-                max_budget_usd=settings.limits_max_budget_usd,
-                max_time_s=settings.limits_max_time_s,
-            ),
-            compact_at=CompactAt(share=settings.compaction_share, tokens=settings.compaction_tokens),
-            checks=settings.checks_commands,
-            check_retries=settings.checks_retries,
-            append_system_prompt=settings.append_system_prompt,
+            default_mode="auto",
             extra_dirs=options.extra_dirs,
-            response_schema=self.schema,
         )
+        return dataclasses.replace(told, response_schema=self.schema)
 
     async def _structured_end(self, session: Session, ended: TurnEnded) -> End:
         """The answer as JSON valid against the schema; the model is told what is wrong, a few times."""

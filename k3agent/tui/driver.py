@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from k3agent.config.settings import Settings
 from k3agent.errors import K3AgentError, StoreError
 from k3agent.events import AnyEvent, TurnEnded, TurnOutcome
 from k3agent.tui.start import UiOptions
-from k3agent.types import Effort, ImagePart
+from k3agent.types import ImagePart
 
 if TYPE_CHECKING:
     from k3agent.agent.session import Session
@@ -102,31 +103,23 @@ class Driver:
         return choose_client(self.settings, self.options.environ, self.options.home, self.on_notify)
 
     def _session_options(self, client: ModelClient) -> Any:
-        from k3agent.agent.options import CompactAt, Limits, SessionOptions
+        from k3agent.agent.options import SessionOptions
 
         options, settings = self.options, self.settings
-        return SessionOptions(
+        told = SessionOptions.from_settings(
+            settings,
             cwd=options.cwd,
             client=client,
             home=options.home,
             environ=options.environ,
-            effort=Effort(settings.effort) if settings.effort else None,
-            permission_mode=self.mode or settings.permission_mode or "default",
+            default_mode="default",
+            extra_dirs=options.extra_dirs,
+        )
+        return dataclasses.replace(
+            told,
+            permission_mode=self.mode or told.permission_mode,
             allow=(*settings.allow, *options.allow),
             deny=(*settings.deny, *options.deny),
-            sandbox=settings.sandbox,
-            has_command_network=settings.network_commands == "on",
-            limits=Limits(
-                max_turns=settings.limits_max_turns,
-                max_tokens=settings.limits_max_tokens,
-                max_budget_usd=settings.limits_max_budget_usd,
-                max_time_s=settings.limits_max_time_s,
-            ),
-            compact_at=CompactAt(share=settings.compaction_share, tokens=settings.compaction_tokens),
-            checks=settings.checks_commands,
-            check_retries=settings.checks_retries,
-            append_system_prompt=settings.append_system_prompt,
-            extra_dirs=options.extra_dirs,
             is_interactive=True,
         )
 

@@ -41,7 +41,8 @@ class UiOptions:
 
 def add_flags(parser: ArgumentParser) -> None:
     """Every flag with one line of help."""
-    from k3agent.config.settings import EFFORTS, PERMISSION_MODES, SANDBOXES
+    from k3agent.config.flags import add_folders_and_prompt, add_model_and_rules
+    from k3agent.config.settings import SANDBOXES
 
     add = parser.add_argument
     add("--version", action="version", version=__version__, help="print the version")
@@ -55,42 +56,11 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     add("--resume", nargs="?", const="", metavar="ID", help="go on with a session; without ID: choose one")
     add("--fork-session", action="store_true", help="with --resume or --continue: as a new session")
-    add("--model", metavar="NAME", help="the model")
-    add(
-        "--provider",
-        metavar="NAME",
-        help="moonshot, moonshot-cn, kimi-code, openrouter, bundled, or one of yours",
-    )
-    add("--base-url", metavar="URL", help="an OpenAI-style server, up to and with /v1")
-    add("--effort", choices=EFFORTS, help="how much the model thinks; fixed for the session")
-    add(
-        "--permission-mode",
-        choices=PERMISSION_MODES,
-        help="what may happen without asking (default: default)",
-    )
-    add(
-        "--allow", action="append", default=[], metavar="RULE", help="allow what the rule matches; repeatable"
-    )
-    add(
-        "--deny",
-        action="append",
-        default=[],
-        metavar="RULE",
-        help="deny what the rule matches; wins; repeatable",
-    )
+    add_model_and_rules(parser, "default")
     add("--sandbox", choices=SANDBOXES, help="strict fails where no sandbox works (default: auto)")
     add("--theme", metavar="NAME", help="dark, light or contrast")
     add("--image", action="append", default=[], type=Path, metavar="FILE", help="show an image; repeatable")
-    add(
-        "--add-dir",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="a further folder; repeatable",
-    )
-    add("--cwd", type=Path, metavar="DIR", help="work in DIR")
-    add("--append-system-prompt", metavar="TEXT", help="text added to the system prompt")
+    add_folders_and_prompt(parser)
 
 
 def launch(parser: ArgumentParser, parse: Callable[[Sequence[str]], Namespace], argv: Sequence[str]) -> int:
