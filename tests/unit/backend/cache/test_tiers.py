@@ -375,6 +375,7 @@ engine = ToyEngine(cache, storage)
 for number in itertools.count():
     engine.run([number % 50, *range(40 + number % 7)])
     if number == 5:
+        cache.flush()  # so that there is something to resume from, however early the kill
         print("writing", flush=True)
 """
 
