@@ -13,12 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from k3agent.backend.cache.hybrid import HybridCache
 from k3agent.backend.cache.interfaces import Exactness
 from k3agent.backend.cache.record_file import SUFFIX
 from k3agent.backend.cache.tiers import HostTier
 from k3agent.backend.cache.tiers_disk import DiskTier
-from k3agent.backend.cache.toy import TOY_GRID, TOY_PAGE, ToyEngine, ToySequence, ToyStorage
+from k3agent.backend.cache.toy import ToyEngine, ToySequence
 
 _NUM_PAGES, _NUM_SLOTS = 40, 9
 _MAX_TOKENS = 60
@@ -38,23 +37,11 @@ class Soak:
         self.engine = self._open()
 
     def _open(self) -> ToyEngine:
-        storage = ToyStorage(_NUM_PAGES, _NUM_SLOTS)
         host = disk = None
         if self.folder is not None:
             host = HostTier(self.random.choice([0, 400, 4000])) if self.random.random() < 0.8 else None
             disk = DiskTier(self.folder, "toy", quota_bytes=self.random.choice([4000, 40_000]))
-        cache = HybridCache(
-            _NUM_PAGES,
-            _NUM_SLOTS,
-            storage,
-            page_size=TOY_PAGE,
-            grid=TOY_GRID,
-            exactness=self.exactness,
-            host=host,
-            disk=disk,
-            debug=True,
-        )
-        return ToyEngine(cache, storage)
+        return ToyEngine.open(_NUM_PAGES, _NUM_SLOTS, self.exactness, host, disk)
 
     def step(self) -> None:
         """Do one random thing, then check everything."""

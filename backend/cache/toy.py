@@ -8,10 +8,13 @@ tests, the soak run and nothing else; there is no model in here.
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from k3agent.backend.cache.hybrid import HybridCache
-from k3agent.backend.cache.interfaces import Buffer
+from k3agent.backend.cache.interfaces import Buffer, Exactness
 from k3agent.backend.cache.radix import Checkpoint, RadixNode
+from k3agent.backend.cache.tiers import HostTier
+from k3agent.backend.cache.tiers_disk import DiskTier
 
 TOY_PAGE = 4
 TOY_GRID = 8
@@ -83,6 +86,30 @@ class ToyEngine:
     def __init__(self, cache: HybridCache, storage: ToyStorage) -> None:
         self.cache = cache
         self.storage = storage
+
+    @classmethod
+    def open(
+        cls,
+        num_pages: int,
+        num_slots: int,
+        exactness: Exactness,
+        host: HostTier | None = None,
+        disk: DiskTier | None = None,
+    ) -> Self:
+        """An empty cache of the toy's sizes with the audit on, over storage of its own."""
+        storage = ToyStorage(num_pages, num_slots)
+        cache = HybridCache(
+            num_pages,
+            num_slots,
+            storage,
+            page_size=TOY_PAGE,
+            grid=TOY_GRID,
+            exactness=exactness,
+            host=host,
+            disk=disk,
+            debug=True,
+        )
+        return cls(cache, storage)
 
     def start(self, token_ids: list[int], exact_only: bool | None = None) -> ToySequence | None:
         """Match and adopt; None when there is no room."""

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from k3agent.backend.cache.hybrid import HybridCache
 from k3agent.backend.cache.tiers import HostTier, LostRecordError
 from k3agent.backend.cache.tiers_disk import DiskTier
-from k3agent.backend.cache.toy import TOY_GRID, TOY_PAGE, ToyEngine, ToySequence, ToyStorage
+from k3agent.backend.cache.toy import TOY_GRID, TOY_PAGE, ToyEngine, ToySequence
 
 SHARED = [5, *range(100, 139)]  # 40 tokens: ten pages, five grid steps
 
@@ -22,19 +21,7 @@ def make(
     host: HostTier | None = None,
     disk: DiskTier | None = None,
 ) -> ToyEngine:
-    storage = ToyStorage(num_pages, num_slots)
-    cache = HybridCache(
-        num_pages,
-        num_slots,
-        storage,
-        page_size=TOY_PAGE,
-        grid=TOY_GRID,
-        exactness=exactness,
-        host=host,
-        disk=disk,
-        debug=True,
-    )
-    return ToyEngine(cache, storage)
+    return ToyEngine.open(num_pages, num_slots, exactness, host, disk)
 
 
 def serve(toy: ToyEngine, token_ids: list[int], answer: list[int] | None = None) -> int:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from k3agent.backend.cache.hybrid import HybridCache
 from k3agent.backend.cache.record_file import SUFFIX
 from k3agent.backend.cache.tiers import HostTier, LostRecordError, PageRecord, StateRecord
 from k3agent.backend.cache.tiers_disk import DiskTier
-from k3agent.backend.cache.toy import TOY_GRID, TOY_PAGE, ToyEngine, ToySequence, ToyStorage
+from k3agent.backend.cache.toy import TOY_GRID, TOY_PAGE, ToyEngine, ToySequence
 from k3agent.backend.errors import BackendError
 
 LONG = [7, *range(40)]
@@ -26,19 +25,7 @@ def engine(
     num_slots: int = 12,
     exactness: str = "off",
 ) -> ToyEngine:
-    storage = ToyStorage(num_pages, num_slots)
-    cache = HybridCache(
-        num_pages,
-        num_slots,
-        storage,
-        page_size=TOY_PAGE,
-        grid=TOY_GRID,
-        exactness=exactness,
-        host=host,
-        disk=disk,
-        debug=True,
-    )
-    return ToyEngine(cache, storage)
+    return ToyEngine.open(num_pages, num_slots, exactness, host, disk)
 
 
 def disk(folder: Path, fingerprint: str = "one", quota: int = 1 << 20) -> DiskTier:
