@@ -5,6 +5,7 @@ the same in each run, so that a red run tells of the change and not of the dice.
 """
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+# No program that a test starts may fill the disk: what writes more into one file than this is ended.
+MAX_FILE_BYTES = 4 << 30
+resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 @pytest.fixture(autouse=True)

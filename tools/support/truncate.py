@@ -6,6 +6,7 @@ The output lies in a file and is read piece by piece, so memory does not grow wi
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,12 +84,16 @@ def excerpt(path: Path, *, shown: str, max_chars: int = MAX_CHARS) -> Excerpt:
 
 
 def _pieces(path: Path) -> Iterator[str]:
-    """The cleaned text, in pieces that end with a line where that is possible."""
+    """The cleaned text, in pieces that end with a line where that is possible. What is written while it is
+    read is left out: a program may write faster than we read.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pending = ""
     with path.open("rb") as stream:
+        left = os.fstat(stream.fileno()).st_size
         while True:
-            data = stream.read(PIECE_BYTES)
+            data = stream.read(min(PIECE_BYTES, left))
+            left -= len(data)
             pending += decoder.decode(data, final=not data)
             if not data:
                 break

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from k3agent.tools.support import truncate
 from k3agent.tools.support.truncate import clean, excerpt, one_line
 
 
@@ -48,6 +49,20 @@ def test_excerpt_accounts_for_every_character(tmp_path_factory, text, limit):
     half = limit // 2
     assert head == text[:half].rstrip() and tail == text[len(text) - half :].rstrip().lstrip("\n")
     assert found.num_cut == len(text) - 2 * half
+
+
+def test_what_is_written_faster_than_it_is_read_is_no_trap(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    path.write_text("first\n")
+
+    def grows(text: str) -> str:
+        assert path.stat().st_size < 1 << 20, "it reads what was written meanwhile, without end"
+        with path.open("a") as stream:
+            stream.write("more\n" * 1000)
+        return clean(text)
+
+    monkeypatch.setattr(truncate, "clean", grows)
+    assert excerpt(path, shown="out").text == "first"
 
 
 def test_one_line_hides_nothing():
