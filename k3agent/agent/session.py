@@ -5,8 +5,6 @@ One `Session` is one session in one process: it holds the session's lock until `
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +18,7 @@ from k3agent.agent.compaction import Compactor, CompactorParts
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
-from k3agent.agent.loop import TurnEnd, TurnLoop, TurnParts
+from k3agent.agent.loop import TurnParts
 from k3agent.agent.masking import Masker, child_environ
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions, Territory
@@ -29,7 +27,8 @@ from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.step import Stepper
 from k3agent.agent.tasks import load_todo, save_todo
 from k3agent.agent.transcript import Transcript, new_session_id
-from k3agent.errors import K3AgentError, ProviderError, ProviderErrorKind
+from k3agent.agent.turns import TurnRunner, TurnTime
+from k3agent.errors import K3AgentError
 from k3agent.events import AnyEvent, Decision, Noticed, TurnEnded, TurnOutcome, TurnStarted
 from k3agent.providers.base import ModelInfo, Profile
 from k3agent.store import blobs
@@ -61,7 +60,6 @@ class Session:
         self.id: SessionId = stored.id
         self.info: ModelInfo = options.client.info
         self.receipt = Receipt()
-        self.error: K3AgentError | None = None
         self.permission_mode = options.permission_mode
         self.specs: tuple[ToolSpec, ...] = stored.tools
         self._options = options
@@ -70,11 +68,7 @@ class Session:
         self._cwd = options.cwd.resolve()
         self._emitter = Emitter(self.id)
         self._started = time.monotonic()
-        self._task: asyncio.Task[TurnEnded] | None = None
-        self._dispatcher: Dispatcher | None = None
-        self._interrupt_reason: str | None = None
         self._steering: list[str] = []
-        self._is_running = False
         self._masker = Masker(options.environ)
         self._environ = child_environ(options.environ)
         self._approvals = Approvals(self._emitter, is_interactive=options.is_interactive)
@@ -95,12 +89,12 @@ class Session:
             emitter=self._emitter,
             receipt=self.receipt,
         )
-        self._limits = LimitPolicy(
-            options.limits, self.receipt, self.info.profile, lambda: time.monotonic() - self._started
-        )
+        self._limits = LimitPolicy(options.limits, self.receipt, self.info.profile, self._elapsed_s)
         self._stepper.may_step = self._limits.may_step
         self._tool_ctx = self._build_tool_context()
         self._bench = self._build_bench()
+        turn_time = TurnTime(limit_s=options.limits.max_time_s, elapsed_s=self._elapsed_s)
+        self._turns = TurnRunner(self._bench, turn_time, self._turn_parts)
         compactor_parts = CompactorParts(
             store=store,
             transcript=self._transcript,
@@ -276,7 +270,7 @@ class Session:
         self._emitter.emit(TurnStarted, prompt=text)
         for message in opening:
             transcript.remember(message)
-        return await self._run(turn, RepetitionPolicy(self.info.profile), {})
+        return await self._turns.run(turn, RepetitionPolicy(self.info.profile), {})
 
     async def continue_turn(self, *, reopen: bool = False) -> TurnEnded | None:
         """Finish a turn that a killed process left: settle its open calls, then go on. None if none is open.
@@ -303,22 +297,18 @@ class Session:
         leaf_id = open_calls.id if open_calls is not None else None
         settled = {} if open_calls is None else resume.settle(open_calls, rows, self._cwd)
         earlier = [row for row in rows if row.message_id != leaf_id]
-        return await self._run(last.seq, RepetitionPolicy(self.info.profile, earlier), settled)
+        return await self._turns.run(last.seq, RepetitionPolicy(self.info.profile, earlier), settled)
 
     def interrupt(self, reason: str) -> None:
         """End the running turn: what has arrived is kept, open calls get results that say so. Safe at any
         time.
         """
-        task = self._task
-        if task is None or task.done():
-            return
-        if self._interrupt_reason is None:
-            self._interrupt_reason = reason
-            if self._dispatcher is not None:
-                self._dispatcher.interrupt_reason = reason
-        # A task that has not begun would be cancelled without a word; it sees the reason when it begins.
-        if self._is_running:
-            task.cancel()
+        self._turns.interrupt(reason)
+
+    @property
+    def error(self) -> K3AgentError | None:
+        """What ended the last turn, where an error did."""
+        return self._turns.error
 
     def steer(self, text: str) -> None:
         """Say something into the running turn: the model gets it after its running calls."""
@@ -375,11 +365,7 @@ class Session:
 
     async def aclose(self) -> None:
         """End the running turn and all background jobs, free the lock. The client stays its owner's."""
-        task = self._task
-        if task is not None and not task.done():
-            self.interrupt("the session is closed")
-            with contextlib.suppress(asyncio.CancelledError, K3AgentError):
-                await task
+        await self._turns.end("the session is closed")
         await self._jobs.aclose()
         self._tool_ctx.sandbox.close()
         self._masker.mask_files(self._tool_ctx.output_dir, ())
@@ -389,8 +375,11 @@ class Session:
     # --- a turn -------------------------------------------------------------------------------------------
 
     def _check_idle(self) -> None:
-        if self._task is not None and not self._task.done():
+        if self._turns.is_busy:
             raise K3AgentError(f"session {self.id} is in a turn already; wait for it or interrupt it")
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._started
 
     def _new_facts(self) -> str:
         """The facts message if it differs from the last one; the compact profile has none."""
@@ -412,17 +401,14 @@ class Session:
         if self._store.draft(self.id) is not None:
             self._store.drop_draft(self.id)
 
-    async def _run(self, turn: int, repetition: RepetitionPolicy, settled: dict[str, Any]) -> TurnEnded:
+    def _turn_parts(self, dispatcher: Dispatcher, repetition: RepetitionPolicy) -> TurnParts:
         options = self._options
-        self._interrupt_reason = None
-        self.error = None
-        self._dispatcher = Dispatcher(self._bench, turn, repetition)
-        parts = TurnParts(
+        return TurnParts(
             transcript=self._transcript,
             context=self._context,
             compactor=self.compactor,
             stepper=self._stepper,
-            dispatcher=self._dispatcher,
+            dispatcher=dispatcher,
             limits=self._limits,
             repetition=repetition,
             emitter=self._emitter,
@@ -438,62 +424,3 @@ class Session:
             steering=self._steering,
             is_interactive=options.is_interactive,
         )
-        self._task = asyncio.create_task(self._turn(TurnLoop(parts, turn, settled), turn))
-        try:
-            return await asyncio.shield(self._task)
-        except asyncio.CancelledError:
-            # The caller is cancelled, not the turn: end the turn in good order first.
-            if not self._task.done():
-                self.interrupt("the caller was cancelled")
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self._task
-            raise
-
-    async def _turn(self, loop: TurnLoop, turn: int) -> TurnEnded:
-        """The turn's worker: whatever happens becomes an outcome, and the turn's row is closed."""
-        limit = self._options.limits.max_time_s
-        left = None if limit is None else max(0.0, limit - (time.monotonic() - self._started))
-        self._is_running = True
-        timer = asyncio.timeout(left)
-        end: TurnEnd
-        try:
-            if self._interrupt_reason is not None:
-                raise asyncio.CancelledError
-            async with timer:
-                end = await loop.run()
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-            reason = self._interrupt_reason or "the turn was cancelled"
-            end = self._cut_short(TurnOutcome.INTERRUPTED, reason)
-        except ProviderError as error:
-            overflow = error.kind is ProviderErrorKind.OVERFLOW
-            end = self._failed(error, TurnOutcome.CONTEXT if overflow else TurnOutcome.PROVIDER)
-        except K3AgentError as error:
-            end = self._failed(error, TurnOutcome.EXECUTION)
-        except Exception as error:
-            if isinstance(error, TimeoutError) and timer.expired():
-                end = self._cut_short(TurnOutcome.MAX_TIME, f"the limit of {limit} seconds is reached")
-            else:
-                log.exception("the turn crashed")
-                wrapped = K3AgentError(f"k3agent crashed: {type(error).__name__}: {error}")
-                wrapped.__cause__ = error
-                end = self._failed(wrapped, TurnOutcome.EXECUTION)
-        finally:
-            self._is_running = False
-        detail = self._masker.mask(end.detail)
-        self._store.end_turn(self.id, turn, end.outcome.value, detail)
-        return self._emitter.emit(TurnEnded, outcome=end.outcome, detail=detail)
-
-    def _cut_short(self, outcome: TurnOutcome, detail: str) -> TurnEnd:
-        """The end of a turn that was stopped. Calls of an answer that was being written get their results."""
-        message = self._transcript.open_calls()
-        if message is not None and self._dispatcher is not None:
-            self._dispatcher.refuse(message, f"Not run: {detail}.")
-        return TurnEnd(outcome=outcome, detail=detail)
-
-    def _failed(self, error: K3AgentError, outcome: TurnOutcome) -> TurnEnd:
-        self.error = error
-        self.receipt.errors.append(self._masker.mask(str(error)))
-        return TurnEnd(outcome=outcome, detail=str(error))

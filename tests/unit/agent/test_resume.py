@@ -74,10 +74,11 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
 
 async def abandon(session: Session) -> None:
     """What the kernel does for a dead process."""
-    if session._task is not None and not session._task.done():
-        session._task.cancel()
+    task = session._turns._task
+    if task is not None and not task.done():
+        task.cancel()
         with contextlib.suppress(BaseException):
-            await session._task
+            await task
     await session._jobs.aclose()
     session._lock.release()
     session._store.close()

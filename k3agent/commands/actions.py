@@ -1,0 +1,26 @@
+"""`k3agent NAME ACTION`: finds the action, or says which there are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from k3agent.headless.arguments import Parser, nearest_of
+
+
+def find_action(
+    name: str, description: str, argv: Sequence[str], actions: dict[str, Callable[..., int]]
+) -> tuple[Callable[..., int], Sequence[str]]:
+    """The function for `argv[0]`, and the rest of `argv`. Prints the usage and ends where there is none."""
+    parser = Parser(
+        name, f"{description}: {', '.join(actions)}; k3agent {name} ACTION --help shows its flags"
+    )
+    if not argv or argv[0] in {"-h", "--help"}:
+        parser.add_argument("action", choices=list(actions), help="what to do")
+        if argv:
+            parser.print_help()
+            sys.exit(0)
+        parser.error(f"name one of: {', '.join(actions)}.")
+    if argv[0] not in actions:
+        parser.error(f"unknown action {argv[0]!r}.{nearest_of(argv[0], actions)}")
+    return actions[argv[0]], argv[1:]

@@ -1,0 +1,117 @@
+"""`k3agent config`: settings, and the layer each value comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from k3agent.commands.actions import find_action
+from k3agent.config.paths import data_home, repository_configs, user_config
+from k3agent.config.settings import PROVIDER_SPECS, SPECS, load_settings
+from k3agent.config.trust import set_trust
+from k3agent.errors import ConfigError
+from k3agent.headless.arguments import Parser, nearest_of
+
+
+def config(argv: Sequence[str]) -> int:
+    """`k3agent config list|get|set|path|trust`."""
+    actions = {
+        "list": _config_list,
+        "get": _config_get,
+        "set": _config_set,
+        "path": _config_path,
+        "trust": _config_trust,
+    }
+    action, rest = find_action("config", "settings and the layer each comes from", argv, actions)
+    return action(rest)
+
+
+def _config_list(argv: Sequence[str]) -> int:
+    parser = Parser("config list", "Every setting, its value and where it comes from.")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    args = parser.parse(argv)
+    settings = load_settings()
+    if args.json:
+        entries = {key: {"value": settings.get(key), "origin": settings.origin(key)} for key in SPECS}
+        print(json.dumps(entries, indent=1))
+        return 0
+    for key, item in SPECS.items():
+        value = settings.get(key)
+        shown = "" if value is None else json.dumps(value, ensure_ascii=False)
+        print(f"{key:<28} {shown:<16} {settings.origin(key):<10} {item.metadata['help']}")
+    for name in settings.providers:
+        print(f"{'providers.' + name:<28} {'':<16} {settings.origin('providers.' + name)}")
+    if settings.untrusted is not None:
+        print(f"{settings.untrusted} is not obeyed: see `k3agent config trust`.", file=sys.stderr)
+    return 0
+
+
+def _config_get(argv: Sequence[str]) -> int:
+    parser = Parser("config get", "One value.")
+    parser.add_argument("key", metavar="KEY", help="for example limits.max_turns")
+    args = parser.parse(argv)
+    settings = load_settings()
+    parts = args.key.split(".")
+    if (
+        len(parts) == 3
+        and parts[0] == "providers"
+        and parts[1] in settings.providers
+        and parts[2] in PROVIDER_SPECS
+    ):
+        value = getattr(settings.providers[parts[1]], parts[2])
+    elif args.key in SPECS:
+        value = settings.get(args.key)
+    else:
+        raise ConfigError(
+            f"unknown key {args.key!r}.{nearest_of(args.key, SPECS)} See `k3agent config list`."
+        )
+    if value is not None:
+        print(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return 0
+
+
+def _config_set(argv: Sequence[str]) -> int:
+    from k3agent.config.edit import set_value
+
+    parser = Parser("config set", "Write one value into your file, or the repository's.")
+    parser.add_argument("key", metavar="KEY", help="for example limits.max_turns")
+    parser.add_argument("value", metavar="VALUE", help="the value; lists as JSON")
+    parser.add_argument("--local", action="store_true", help="into .k3agent/config.local.toml of this folder")
+    args = parser.parse(argv)
+    path = Path.cwd() / ".k3agent" / "config.local.toml" if args.local else user_config(os.environ)
+    set_value(path, args.key, args.value)
+    print(f"{args.key} is set in {path}")
+    return 0
+
+
+def _config_path(argv: Sequence[str]) -> int:
+    Parser("config path", "Where settings, data and logs are.").parse(argv)
+    home = data_home(os.environ)
+    repository = repository_configs(Path.cwd()) or ()
+    named = [
+        ("user", user_config(os.environ)),
+        *(("repository", path) for path in repository),
+        ("data", home),
+    ]
+    for name, path in [*named, ("log", home / "logs" / "k3agent.log")]:
+        print(f"{name:<11} {path}{'' if path.exists() else '  (not there)'}")
+    return 0
+
+
+def _config_trust(argv: Sequence[str]) -> int:
+    parser = Parser("config trust", "Obey this repository's configuration, as it is now.")
+    parser.add_argument("--revoke", action="store_true", help="take the trust back")
+    args = parser.parse(argv)
+    paths = repository_configs(Path.cwd())
+    if paths is None:
+        raise ConfigError(f"there is no .k3agent/config.toml from {Path.cwd()} up to the repository's root")
+    if not args.revoke:
+        for path in paths:
+            if path.is_file():
+                print(f"--- {path}\n{path.read_text(encoding='utf-8', errors='replace')}")
+    set_trust(data_home(os.environ), paths, is_trusted=not args.revoke)
+    print(f"{paths[0].parent} is {'no longer trusted' if args.revoke else 'trusted until it changes'}.")
+    return 0

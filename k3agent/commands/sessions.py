@@ -1,0 +1,129 @@
+"""`k3agent sessions`: earlier sessions, listed, shown, exported, forked and deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from k3agent.commands.actions import find_action
+from k3agent.config.paths import data_home
+from k3agent.errors import StoreError
+from k3agent.export import FORMATS, export_session, row_to_dict
+from k3agent.headless.arguments import Parser
+from k3agent.headless.output import print_foreign
+from k3agent.store.records import SessionRow
+from k3agent.store.sessions import SessionStore
+from k3agent.types import SessionId
+
+
+def sessions(argv: Sequence[str]) -> int:
+    """`k3agent sessions list|show|export|fork|uncompact|rm`."""
+    actions = {"list": _list, "show": _show, "export": _export, "fork": _fork}
+    actions.update({"uncompact": _uncompact, "rm": _remove})
+    action, rest = find_action("sessions", "earlier sessions", argv, actions)
+    store = SessionStore(data_home(os.environ))
+    try:
+        return action(store, rest)
+    finally:
+        store.close()
+
+
+def _row(store: SessionStore, prefix: str) -> SessionRow:
+    found = store.resolve(prefix)
+    row = next((row for row in store.list_sessions() if row.id == found), None)
+    if row is None:
+        raise StoreError(f"no session {prefix!r}; `k3agent sessions list` shows them")
+    return row
+
+
+def _list(store: SessionStore, argv: Sequence[str]) -> int:
+    parser = Parser("sessions list", "All sessions, newest first.")
+    parser.add_argument("--json", action="store_true", help="one JSON array")
+    parser.add_argument("--here", action="store_true", help="only those of this folder")
+    args = parser.parse(argv)
+    rows = store.list_sessions(Path.cwd() if args.here else None)
+    if args.json:
+        print(json.dumps([row_to_dict(row) for row in rows], ensure_ascii=False, indent=1))
+        return 0
+    for row in rows:
+        title = " ".join(row.title.split())[:60]
+        print(
+            f"{row.id}  {row.updated_at:%Y-%m-%d %H:%M}  {row.num_messages:4} messages  {row.model:<14}  "
+            f"{title}  ({row.cwd})"
+        )
+    if not rows:
+        nothing = (
+            "No sessions of this folder; without --here all are shown." if args.here else "No sessions yet."
+        )
+        print(nothing, file=sys.stderr)
+    return 0
+
+
+def _show(store: SessionStore, argv: Sequence[str]) -> int:
+    parser = Parser("sessions show", "A session's conversation.")
+    parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
+    args = parser.parse(argv)
+    row = _row(store, args.id)
+    print_foreign(export_session(row, store.messages(row.id), "md", store.compactions(row.id)) + "\n")
+    return 0
+
+
+def _export(store: SessionStore, argv: Sequence[str]) -> int:
+    parser = Parser("sessions export", "A session as a file.")
+    parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
+    parser.add_argument("--format", choices=FORMATS, default="md", help="the kind of file (default: md)")
+    parser.add_argument(
+        "-o", dest="file", type=Path, metavar="FILE", help="into FILE instead of standard output"
+    )
+    args = parser.parse(argv)
+    row = _row(store, args.id)
+    text = export_session(row, store.messages(row.id), args.format, store.compactions(row.id))
+    if args.file is None:
+        print_foreign(text)
+    else:
+        args.file.write_text(text, encoding="utf-8")
+    return 0
+
+
+def _fork(store: SessionStore, argv: Sequence[str]) -> int:
+    parser = Parser("sessions fork", "A new session that starts from all of another; prints its id.")
+    parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
+    args = parser.parse(argv)
+    print(store.fork(store.resolve(args.id), SessionId(str(uuid.uuid4()))).id)
+    return 0
+
+
+def _uncompact(store: SessionStore, argv: Sequence[str]) -> int:
+    parser = Parser("sessions uncompact", "Undo the newest compaction: the whole conversation goes on.")
+    parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
+    found = store.resolve(parser.parse(argv).id)
+    lock = store.lock(found)
+    try:
+        is_done = store.undo_compaction(found)
+    finally:
+        lock.release()
+    print(f"undone in {found}" if is_done else f"{found} has no compaction to undo")
+    return 0 if is_done else 1
+
+
+def _remove(store: SessionStore, argv: Sequence[str]) -> int:
+    parser = Parser("sessions rm", "Delete sessions for good.")
+    parser.add_argument("ids", nargs="+", metavar="ID", help="ids, or their beginnings")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    args = parser.parse(argv)
+    rows = [_row(store, prefix) for prefix in args.ids]
+    if not args.yes:
+        if not sys.stdin.isatty():
+            parser.error("there is nobody to ask here; say --yes.")
+        for row in rows:
+            print(f"{row.id}  {row.title}  ({row.num_messages} messages)")
+        if input(f"Delete {len(rows)} for good? [y/N] ").strip().lower() not in {"y", "yes"}:
+            return 1
+    for row in rows:
+        store.delete(row.id)
+        print(f"deleted {row.id}")
+    return 0
