@@ -58,6 +58,12 @@ def _port(text: str) -> int:
     return value
 
 
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of cpu, cuda and cuda:N (GPU N, from 0)")
+    return text
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -97,7 +103,7 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
         help="the model id that clients use (default: nano, or the folder's name)",
     )
     add("--engine", choices=["bundled", "vllm"], default="bundled", help="which engine runs the model")
-    add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda")
+    add("--device", type=_device, default="cpu", metavar="DEVICE", help="cpu, cuda, or cuda:N for GPU N")
     add("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     add(
         "--threads",
@@ -234,7 +240,7 @@ def _add_server_flags(group: "argparse._ArgumentGroup") -> None:
         metavar="FILE",
         help="where to write URL, pid and key as JSON while serving",
     )
-    add("--idle-timeout", type=float, metavar="S", help="end S seconds after the last request")
+    add("--idle-timeout", type=_seconds, metavar="S", help="end S seconds after the last request")
     add("--json-logs", action="store_true", help="log JSON lines")
     add("-v", "--verbose", action="store_true", help="log each answer")
 

@@ -5,6 +5,7 @@ Works from a configuration alone, without torch and without weights.
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ DEFAULT_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 # Most counts are of no interest to most models; without --gpu these types stand for the rest.
 DEFAULT_GPUS = ("H100", "H200", "B200", "B300", "GB300", "MI300X", "MI355X", "RTX-PRO-6000")
 _HUB_NAMES = {"k3": "moonshotai/Kimi-K3", "kimi-linear": "moonshotai/Kimi-Linear-48B-A3B-Instruct"}
+# Weights in memory, at most; the rest is for caches, steps and the system.
+CPU_SHARE = 0.6
 _UNITS = {"k": 1 << 10, "m": 1 << 20}
 
 
@@ -294,6 +297,7 @@ def report(model: Model, placements: Sequence[Placement], workload: Workload) ->
         )
     return {
         "model": summary(model, workload),
+        "window": model.config.max_position_embeddings,
         "workload": {
             "context": workload.context,
             "cache_dtype": workload.cache_dtype,
@@ -338,7 +342,7 @@ def table(model: Model, placements: Sequence[Placement], workload: Workload) -> 
                 _gb(p.activation_bytes),
                 _gb(p.free_bytes),
                 f"{p.num_sequences:,}",
-                f"{p.max_context:,}",
+                f"{min(p.max_context, model.config.max_position_embeddings):,}",
                 verdict,
             )
         )
@@ -348,11 +352,21 @@ def table(model: Model, placements: Sequence[Placement], workload: Workload) -> 
     ]
     lines += [
         "",
-        f"sequences: of {context:,} tokens each, over all GPUs; longest: one sequence alone; sizes a GPU",
+        f"sequences: of {context:,} tokens each, over all GPUs; longest: one sequence alone, within"
+        f" the model's window of {model.config.max_position_embeddings:,}; sizes a GPU",
     ]
     lines += [f"{p.count} x {p.gpu.name}: {reason}" for p in placements for reason in p.reasons]
-    commands = _commands(model, placements)
+    commands = [*_on_the_cpu(model), *_commands(model, placements)]
     return lines + (["", "to start:", *commands] if commands else [])
+
+
+def _on_the_cpu(model: Model) -> list[str]:
+    """The command for this machine without a GPU, if its memory holds the weights unpacked in float32."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    unpacked = 4 * sum(tensor.num_parameters for tensor in model.tensors)
+    if unpacked > CPU_SHARE * memory:
+        return []
+    return [f"  this machine's CPU: k3agent serve --model {_model_name(model)} --device cpu"]
 
 
 def _commands(model: Model, placements: Sequence[Placement]) -> list[str]:

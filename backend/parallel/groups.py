@@ -69,6 +69,11 @@ def backend_for(device: str) -> str:
 def device_of(rank: int, world: int, device: str) -> torch.device:
     """Rank r has GPU r of those that this process sees; all share the CPU."""
     kind = torch.device(device)
+    if kind.type == "cuda" and not torch.cuda.is_available():
+        raise BackendError(
+            f"device {device}: this process sees no GPU (torch {torch.__version__}); use --device cpu, or"
+            " install a CUDA build of torch and its driver"
+        )
     if kind.type != "cuda" or world == 1:
         return kind
     if kind.index is not None:

@@ -1,6 +1,8 @@
 """The command line: what it answers without loading anything, unknown words, combinations of flags."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,12 @@ def run(*words: str) -> int:
         return cli.main(words)
     except SystemExit as error:
         return int(error.code or 0)
+
+
+def test_as_a_module(tmp_path) -> None:
+    command = [sys.executable, "-P", "-m", "k3agent", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout == f"k3agent {__version__}\n"
 
 
 def test_version_and_help(capsys) -> None:

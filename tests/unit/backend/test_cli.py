@@ -34,6 +34,9 @@ def test_what_is_no_size(text: str) -> None:
         (["--port", "-1"], "65535"),
         (["--client-timeout", "0"], "above 0"),
         (["--client-timeout", "nan"], "above 0"),
+        (["--idle-timeout", "-1"], "above 0"),
+        (["--device", "tpu"], "cpu, cuda and cuda:N"),
+        (["--device", "cuda:x"], "cpu, cuda and cuda:N"),
     ],
 )
 def test_wrong_flags_are_explained(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,6 +206,16 @@ def test_described_gpus() -> None:
         find_gpu("mine=")
 
 
+def test_a_small_model_runs_on_this_machine_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nano", "--gpu", "H100"]) == 0
+    shown = capsys.readouterr().out
+    assert "k3agent serve --model nano --device cpu" in shown
+    row = next(line for line in shown.splitlines() if line.startswith("1 x H100  "))
+    assert row.split()[-2] == "16,384", "more than the model's window"
+    assert main(["k3", "--gpu", "H100"]) == 0
+    assert "--device cpu" not in capsys.readouterr().out
+
+
 def test_the_command_needs_no_torch() -> None:
     code = (
         "import sys; from k3agent.cli import main; status = main(['plan', '--gpu', 'B300', '--json']);"
