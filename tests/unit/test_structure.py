@@ -39,6 +39,7 @@ FRONT_ENDS = {
 MIDDLE = {"k3agent.tools", "k3agent.providers", "k3agent.store", "k3agent.config"}
 # part -> the parts it may import besides itself; the package root holds the version and is free for all
 MAY_IMPORT: dict[str, set[str]] = {
+    "k3agent.__main__": {"k3agent.cli"},
     "k3agent.cli": FRONT_ENDS
     | {"k3agent.commands", "k3agent.agent"}
     | MIDDLE
