@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from k3agent.tools.sandbox import seccomp
+from k3agent.tools.sandbox import rules, seccomp
 from k3agent.tools.sandbox.guarded import INET, MAX_PROCESSES, Guarded, gpu_devices
 from k3agent.tools.sandbox.policy import Bounds, Policy
+
+KERNEL_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi")
 
 
 class Bubblewrap(Guarded):
@@ -27,13 +30,27 @@ class Bubblewrap(Guarded):
             temporary="/tmp",
             families=(seccomp.AF_UNIX, *INET),
             limits={"RLIMIT_NPROC": MAX_PROCESSES} if not self.has_network else {},
+            landlock=self._second_wall(policy),
         )
         return [*self._options(policy, cwd), "--", *inner]
+
+    def _second_wall(self, policy: Policy) -> dict[str, Any] | None:
+        """Landlock inside, where the kernel has it: it also holds what lies on mounts that bwrap leaves
+        writable for root, such as files of /proc, and sockets without a path where the network is on.
+        """
+        abi = rules.abi_version()
+        if abi < rules.LEAST_ABI:
+            return None
+        paths = [Path("/tmp"), *policy.writable]
+        return rules.ruleset(abi, [(path, rules.CHANGE) for path in paths])
 
     def _options(self, policy: Policy, cwd: Path) -> list[str]:
         options = [self.program, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         options += [] if self.has_network else ["--unshare-net"]
         options += ["--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+        # Root may write settings of the kernel even without capabilities.
+        for path in KERNEL_SETTINGS:
+            options += ["--ro-bind", path, path] if Path(path).exists() else []
         for device in gpu_devices():
             options += ["--dev-bind", device, device]
         for path in policy.hidden:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from k3agent.tools.sandbox import landlock
+from k3agent.tools.sandbox import landlock, rules
 from k3agent.tools.sandbox.base import Sandbox
 from k3agent.tools.sandbox.bubblewrap import Bubblewrap
 from k3agent.tools.sandbox.none import NoSandbox
@@ -31,7 +31,7 @@ def choose(bounds: Bounds, *, has_network: bool, path: str | None = None) -> San
         return Bubblewrap(bounds, has_network=has_network, program=program)
     if kind:
         has_namespaces = kind == "namespaces"
-        abi = landlock.abi_version()
+        abi = rules.abi_version()
         return landlock.Landlock(bounds, has_network=has_network, abi=abi, has_namespaces=has_namespaces)
     return NoSandbox(reason)
 
@@ -45,8 +45,8 @@ def _probe(program: str, has_network: bool) -> tuple[str, str]:
     if program and works(Bubblewrap(bounds, has_network=has_network, program=program)):
         return "bubblewrap", ""
     wrong = "bwrap does not work here" if program else "bwrap is not installed"
-    abi = landlock.abi_version()
-    if abi < landlock.LEAST_ABI:
+    abi = rules.abi_version()
+    if abi < rules.LEAST_ABI:
         return "", f"{wrong}, and Landlock is {f'version {abi}, too old' if abi else 'not in this kernel'}"
     for has_namespaces in (True, False):
         sandbox = landlock.Landlock(bounds, has_network=has_network, abi=abi, has_namespaces=has_namespaces)

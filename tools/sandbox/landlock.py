@@ -6,7 +6,6 @@ inside the workspace are then not guarded, and the status says so.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,29 +13,9 @@ from typing import Any
 
 from k3agent.tools.sandbox import seccomp
 from k3agent.tools.sandbox.bubblewrap import needs_binding
-from k3agent.tools.sandbox.guarded import INET, MAX_PROCESSES, Guarded, gpu_devices
+from k3agent.tools.sandbox.guarded import INET, MAX_PROCESSES, Guarded
 from k3agent.tools.sandbox.policy import Bounds, Policy
-
-CREATE_RULESET, ASK_VERSION = 444, 1
-# Below 3 a file anywhere could be cut to nothing (truncate).
-LEAST_ABI = 3
-EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
-REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (
-    1 << bit for bit in range(4, 13)
-)
-REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
-CONNECT_TCP_AND_BIND_TCP = 3
-ABSTRACT_SOCKETS_AND_SIGNALS = 3
-REMOVE = REMOVE_DIR | REMOVE_FILE
-MAKE = MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM
-CHANGE = WRITE_FILE | TRUNCATE | REMOVE | MAKE | REFER
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
-
-
-def abi_version() -> int:
-    """The version of Landlock in this kernel; 0 where it is missing or switched off."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    return max(0, int(libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(ASK_VERSION))))
+from k3agent.tools.sandbox.rules import CHANGE, READ_FILE, ruleset
 
 
 class Landlock(Guarded):
@@ -64,7 +43,7 @@ class Landlock(Guarded):
                 families=(seccomp.AF_UNIX, *INET),
                 limits={"RLIMIT_NPROC": MAX_PROCESSES},
                 namespaces=self._namespaces(policy),
-                landlock=self._rules([(Path("/tmp"), CHANGE), *((p, CHANGE) for p in policy.writable)]),
+                landlock=ruleset(self.abi, [(path, CHANGE) for path in (Path("/tmp"), *policy.writable)]),
             )
         paths = [(path, CHANGE | READ_FILE) for path in (*policy.writable, self.temporary)]
         paths += [(path, READ_FILE) for path in policy.readable]
@@ -75,7 +54,7 @@ class Landlock(Guarded):
             temporary=str(self.temporary),
             families=INET if self.has_network else (),
             limits={},
-            landlock=self._rules(paths, READ_FILE, is_net_off=not self.has_network),
+            landlock=ruleset(self.abi, paths, READ_FILE, is_net_off=not self.has_network),
         )
 
     def _namespaces(self, policy: Policy) -> dict[str, Any]:
@@ -89,21 +68,6 @@ class Landlock(Guarded):
             "readonly": [str(path) for path in readonly],
             "pinned": [str(path) for path in policy.pinned],
             "protected": [str(path) for path in policy.protected],
-        }
-
-    def _rules(
-        self, paths: Sequence[tuple[Path, int]], reads: int = 0, *, is_net_off: bool = False
-    ) -> dict[str, Any]:
-        files = CHANGE | MAKE_CHAR | MAKE_BLOCK | reads
-        files |= IOCTL_DEV if self.abi >= 5 else 0
-        devices = [f"/dev/{name}" for name in DEVICES] + gpu_devices()
-        own = [(path, CHANGE | IOCTL_DEV | reads) for path in devices]
-        return {
-            "files": files,
-            "tcp": CONNECT_TCP_AND_BIND_TCP if is_net_off and self.abi >= 4 else 0,
-            "scoped": ABSTRACT_SOCKETS_AND_SIGNALS if self.abi >= 6 else 0,
-            "size": 24 if self.abi >= 6 else 16 if self.abi >= 4 else 8,
-            "paths": [*((str(path), rights) for path, rights in paths), *own],
         }
 
 

@@ -15,24 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.sandboxes import BACKENDS, Real, make
 
-from k3agent.tools.sandbox import choice, landlock
-from k3agent.tools.sandbox.bubblewrap import Bubblewrap
+from k3agent.tools.sandbox import choice, rules
 from k3agent.tools.sandbox.policy import Bounds
 
 TIMEOUT_S = 120
-Real = Bubblewrap | landlock.Landlock
-BACKENDS = ("bubblewrap", "namespaces", "landlock")
-
-
-def make(backend: str, bounds: Bounds, *, has_network: bool = False) -> Real:
-    if backend == "bubblewrap":
-        program = os.environ.get("BWRAP") or shutil.which("bwrap") or "bwrap"
-        return Bubblewrap(bounds, has_network=has_network, program=program)
-    abi = landlock.abi_version()
-    if abi < landlock.LEAST_ABI:
-        pytest.skip(f"Landlock {abi} is too old in this kernel, or missing")
-    return landlock.Landlock(bounds, has_network=has_network, abi=abi, has_namespaces=backend == "namespaces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +250,7 @@ def test_sockets_of_other_programs(cage: Cage) -> None:
 
 
 def test_other_processes_are_out_of_reach(cage: Cage) -> None:
-    if cage.backend != "bubblewrap" and landlock.abi_version() < 6:
+    if cage.backend != "bubblewrap" and rules.abi_version() < 6:
         pytest.skip("Landlock guards signals from version 6 on")
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
         try:
@@ -296,3 +284,13 @@ def test_tmp_is_private_and_lasts(cage: Cage) -> None:
     assert cage.run("cat /tmp/k3agent-private").stdout == "kept\n"
     assert not Path("/tmp/k3agent-private").exists()
     assert (cage.sandbox.temporary / "k3agent-private").read_text() == "kept\n"
+
+
+def test_settings_of_the_kernel_are_out_of_reach(cage: Cage) -> None:
+    """Root may write some of them without any capability; what core_pattern names runs outside, as root."""
+    settings = [Path("/proc/sys/kernel") / name for name in ("core_pattern", "modprobe", "domainname")]
+    before = {path: path.read_text() for path in settings if path.exists()}
+    done = cage.run(
+        f"for f in {' '.join(map(str, before))}; do cat $f > before; cat before > $f && echo wrote; done"
+    )
+    assert "wrote" not in done.stdout and done.stderr.count("line 1: /proc/sys") == len(before)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k3agent.tools.sandbox import choice, landlock, seccomp
+from k3agent.tools.sandbox import choice, landlock, rules, seccomp
 from k3agent.tools.sandbox.bubblewrap import Bubblewrap
 from k3agent.tools.sandbox.explaining import explain
 from k3agent.tools.sandbox.none import NoSandbox
@@ -169,13 +169,13 @@ def test_the_plan_of_landlock(tmp_path: Path) -> None:
         sandbox = landlock.Landlock(Bounds(home=root), has_network=False, abi=abi, has_namespaces=False)
         argv = sandbox.wrap(["/bin/true"], root, (root,))
         plan = json.loads(argv[-2])
-        rules = plan["landlock"]
-        assert (rules["size"], rules["tcp"], rules["scoped"]) == (size, tcp, scoped)
-        assert bool(rules["files"] & landlock.IOCTL_DEV) == (abi >= 5)
-        granted = {path: rights for path, rights in rules["paths"] if rights & landlock.MAKE_REG}
+        given = plan["landlock"]
+        assert (given["size"], given["tcp"], given["scoped"]) == (size, tcp, scoped)
+        assert bool(given["files"] & rules.IOCTL_DEV) == (abi >= 5)
+        granted = {path: rights for path, rights in given["paths"] if rights & rules.MAKE_REG}
         files = {path for path in granted if not path.startswith("/dev/")}
         assert files == {str(root), str(sandbox.temporary)}
-        assert not any(rights & (landlock.MAKE_BLOCK | landlock.MAKE_CHAR) for rights in granted.values())
+        assert not any(rights & (rules.MAKE_BLOCK | rules.MAKE_CHAR) for rights in granted.values())
         assert len(base64.b64decode(plan["seccomp"])) % 8 == 0
         assert "not guarded" in sandbox.status
 
@@ -212,7 +212,7 @@ def test_what_does_not_work_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(landlock, "abi_version", lambda: 0)
+    monkeypatch.setattr(rules, "abi_version", lambda: 0)
     found = choice.choose(Bounds(home=tmp_path), has_network=False, path=str(tmp_path))
     assert isinstance(found, NoSandbox)
     assert "bwrap does not work here" in found.status or "none for" in found.status
