@@ -90,7 +90,7 @@ class Compactor:
             problem = await self._compact(turn, MANUAL, self._limit(), may_ask=may_ask)
             if problem:
                 parts.emitter.emit(Noticed, level="warning", text=f"Not compacted: {problem}.")
-        limit = parts.policy.limit(context.window)
+        limit = self.limit
         if limit is None or context.num_tokens(context.view(self._messages)) < limit:
             return ""
         problem = self._thrash()
@@ -103,7 +103,7 @@ class Compactor:
         said to be. True: the conversation is shorter now, try again.
         """
         parts, context = self._parts, self._parts.context
-        if parts.policy.limit(context.window) is None:
+        if self.limit is None:
             return False
         tokens = context.num_tokens(context.view(self._messages))
         said = [int(number) for number in _WINDOW.findall(error)]
@@ -118,6 +118,11 @@ class Compactor:
             parts.emitter.emit(Noticed, level="warning", text=f"Not compacted: {problem}.")
         return not problem
 
+    @property
+    def limit(self) -> int | None:
+        """The size in tokens at which the context is made short; None: never by itself."""
+        return self._parts.policy.limit(self._parts.context.window)
+
     def undo(self) -> bool:
         """Go on with the whole conversation again, as it was before the newest compaction."""
         is_done = self._parts.store.undo_compaction(self._id)
@@ -129,8 +134,7 @@ class Compactor:
         pin(self._parts.store, self._id, fact)
 
     def _limit(self) -> int:
-        window = self._parts.context.window
-        return self._parts.policy.limit(window) or window - MIN_ROOM_TOKENS
+        return self.limit or self._parts.context.window - MIN_ROOM_TOKENS
 
     def _thrash(self) -> str:
         done = [row for row in self._parts.context.compactions if not row.is_undone]

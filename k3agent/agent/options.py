@@ -28,12 +28,13 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactAt:
-    """When the context is made short: at `share` of the model's window (0: never by itself), or at `tokens`
-    if that comes first.
+    """When the context is made short: at `share` of the model's window (0: never by itself); at `tokens`, or
+    where reading it from the endpoint's cache costs `step_usd` in each step, if that comes first.
     """
 
     share: float = 0.85
     tokens: int | None = None
+    step_usd: float | None = None
 
 
 BY_DEFAULT = CompactAt()
@@ -94,7 +95,11 @@ class SessionOptions:
                 max_budget_usd=settings.limits_max_budget_usd,
                 max_time_s=settings.limits_max_time_s,
             ),
-            compact_at=CompactAt(share=settings.compaction_share, tokens=settings.compaction_tokens),
+            compact_at=CompactAt(
+                share=settings.compaction_share,
+                tokens=settings.compaction_tokens,
+                step_usd=settings.compaction_step_usd,
+            ),
             checks=settings.checks_commands,
             check_retries=settings.checks_retries,
             append_system_prompt=settings.append_system_prompt,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from k3agent.agent.options import CompactAt, Limits, Receipt
 from k3agent.events import TurnOutcome
-from k3agent.providers.base import Profile
+from k3agent.providers.base import Prices, Profile
 from k3agent.store.records import CompactionRow
 from k3agent.types import Message, Origin
 
@@ -17,6 +17,9 @@ RESERVE_TIME_S = 20.0
 CLOSING_OUTPUT_TOKENS = 2000
 # Below this no answer fits behind a prompt.
 MIN_ROOM_TOKENS = 320
+# A context is not made shorter than this for money's sake: no work would fit in.
+MIN_WINDOW_TOKENS = 8_000
+FREE = Prices()
 MANUAL = "manual"
 # Useful results between two compactions, below which they do not help.
 MIN_PROGRESS = 3
@@ -109,14 +112,19 @@ def _check(
 class CompactionPolicy:
     """When the context is made short, and when that has stopped to help."""
 
-    def __init__(self, at: CompactAt) -> None:
+    def __init__(self, at: CompactAt, prices: Prices = FREE) -> None:
         self._at = at
+        self._prices = prices
 
     def limit(self, window: int) -> int | None:
         """The size in tokens at which to compact a conversation; None: never by itself."""
         limits = [int(self._at.share * window)] if self._at.share else []
         if self._at.tokens is not None:
             limits.append(self._at.tokens)
+        # An endpoint without a cache has every token paid in full, each step.
+        price = self._prices.cached_input or self._prices.input
+        if self._at.step_usd is not None and price:
+            limits.append(max(MIN_WINDOW_TOKENS, int(1e6 * self._at.step_usd / price)))
         return min(*limits, window - MIN_ROOM_TOKENS) if limits else None
 
     @staticmethod

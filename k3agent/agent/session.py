@@ -102,7 +102,7 @@ class Session:
             stepper=self._stepper,
             emitter=self._emitter,
             receipt=self.receipt,
-            policy=CompactionPolicy(options.compact_at),
+            policy=CompactionPolicy(options.compact_at, self.info.prices),
             profile=self.info.profile,
             jobs=lambda: building.running_jobs(self._jobs),
         )

@@ -95,6 +95,12 @@ class Settings:
     compaction_tokens: int | None = _setting(
         "int", None, "tokens at which the context is made short, if that comes first", minimum=1024
     )
+    compaction_step_usd: float | None = _setting(
+        "float",
+        None,
+        "USD: the context is made short before reading it from the cache costs more in each step",
+        minimum=0.0001,
+    )
     retry_max_retries: int = _setting("int", 10, "repeats of one failing model call", minimum=0)
     retry_max_time_s: float = _setting(
         "float", 120.0, "seconds after which a failing call is given up", minimum=0

@@ -77,6 +77,14 @@ def _compact(chat: ChatKeys, rest: str) -> None:
     chat.notice("the context is made short before the next model call")
 
 
+def _uncompact(chat: ChatKeys, rest: str) -> None:
+    session = chat.driver.session
+    if session is None or not session.compactor.undo():
+        chat.notice("there is no short form to undo", "warning")
+        return
+    chat.notice("undone: the whole conversation goes on with the next model call", "good")
+
+
 def _pin(chat: ChatKeys, rest: str) -> None:
     session = chat.driver.session
     if session is None or not rest.strip():
@@ -124,6 +132,7 @@ def _panel(name: str) -> Callable[[ChatKeys, str], None]:
 COMMANDS: dict[str, Command] = {
     "help": Command("all keys and commands", _action("help")),
     "compact": Command("make the context short before the next model call", _compact),
+    "uncompact": Command("undo that: the whole conversation goes on", _uncompact),
     "pin": Command("keep a fact word by word when the context is made short", _pin, "TEXT"),
     "new": Command("a new session in this folder", _new),
     "sessions": Command("earlier sessions: go on, fork, rename, export, delete", _action("sessions")),

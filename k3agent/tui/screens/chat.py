@@ -116,6 +116,7 @@ class ChatScreen(ChatKeys):
         info, status = session.info, self.line.status
         status.model, status.provider = info.model, info.provider
         status.window = info.context_window
+        status.compacts_at = session.compactor.limit
         status.mode = session.permission_mode
         status.begin("")
         status.hint = ""

@@ -31,6 +31,7 @@ class Status:
     provider: str = ""
     mode: str = "default"
     window: int = 0
+    compacts_at: int | None = None
     step: Usage = field(default_factory=Usage)
     total: Usage = field(default_factory=Usage)
     cost_usd: float = 0.0
@@ -140,12 +141,24 @@ class StatusLine(Widget):
             cached = min(cached, filled)
             text.append("█" * cached, palette.style(color))
             text.append("▓" * (filled - cached), palette.style(color))
-            text.append("░" * (METER - filled), palette.style("faint"))
+            text.append(self._free(METER - filled), palette.style("faint"))
             text.append(" ")
         text.append(f"{100 * share:.0f}%", palette.style(color))
         if width >= 100:
             text.append(f" of {figures.tokens(status.window)}", palette.style("dim"))
+        if width >= 130 and status.compacts_at is not None:
+            text.append(f", short at {figures.tokens(status.compacts_at)}", palette.style("dim"))
         return text
+
+    def _free(self, num_cells: int) -> str:
+        """The cells that are not used yet, with a mark where the context will be made short."""
+        cells = ["░"] * num_cells
+        at = self.status.compacts_at
+        if at is not None and at < self.status.window:
+            mark = round(METER * at / self.status.window) - (METER - num_cells)
+            if 0 <= mark < num_cells:
+                cells[mark] = "┊"
+        return "".join(cells)
 
 
 def _joined_len(parts: list[tuple[int, Text]]) -> int:

@@ -28,6 +28,7 @@ from support.agents import (
 )
 
 from k3agent.agent.options import CompactAt
+from k3agent.agent.policies import CompactionPolicy
 from k3agent.agent.session import Session
 from k3agent.agent.tasks import save_todo
 from k3agent.errors import ProviderError, ProviderErrorKind
@@ -35,7 +36,7 @@ from k3agent.events import Compacted, TurnOutcome
 from k3agent.export import export_session
 from k3agent.headless.formats import End, StreamJsonFormat
 from k3agent.prompts.loader import load
-from k3agent.providers.base import ModelInfo
+from k3agent.providers.base import ModelInfo, Prices
 from k3agent.providers.scripted import Step
 from k3agent.types import Origin, ReasoningPart, Request, Role, SessionId
 
@@ -260,6 +261,28 @@ async def test_an_endpoint_that_refuses_everything_is_asked_twice(tmp_path: Path
     before = worker.num_refused
     end = await run.session.submit("go on")
     assert end.outcome is TurnOutcome.CONTEXT and worker.num_refused - before <= 3
+    await run.session.aclose()
+
+
+def test_the_earliest_threshold_counts() -> None:
+    prices = Prices(input=3.0, cached_input=0.30, output=15.0)
+    at = CompactAt(share=0.85, tokens=300_000, step_usd=0.03)
+    assert CompactionPolicy(at, prices).limit(1_000_000) == 100_000
+    assert CompactionPolicy(at, prices).limit(100_000) == 85_000
+    assert CompactionPolicy(at).limit(1_000_000) == 300_000, "no price is known"
+    full_price = Prices(input=1.0)
+    assert CompactionPolicy(CompactAt(step_usd=0.05), full_price).limit(1_000_000) == 50_000
+    assert CompactionPolicy(CompactAt(step_usd=0.0001), prices).limit(1_000_000) == 8_000, "room to work"
+
+
+async def test_money_makes_the_context_short(tmp_path: Path) -> None:
+    dear = dataclasses.replace(FULL, prices=Prices(input=30.0, cached_input=1.0, output=1.0))
+    run = await begin(tmp_path, Worker(14), dear, compact_at=CompactAt(step_usd=0.02))
+    assert run.session.compactor.limit == 20_000
+    end = await run.session.submit("Read all of it.")
+    assert end.outcome is TurnOutcome.SUCCESS, end.detail
+    assert run.of(Compacted) and all(item.tokens_after < 20_000 for item in run.of(Compacted))
+    check_requests(run)
     await run.session.aclose()
 
 

@@ -51,6 +51,18 @@ async def test_an_answer_is_shown_and_reasoning_folds(tmp_path: Path) -> None:
         assert "$" in screen.rows[-1] and "scripted" in screen.rows[-1]
 
 
+async def test_the_meter_tells_when_the_context_is_made_short(tmp_path: Path) -> None:
+    answers = [Step(text="One.")]
+    async with running(tmp_path, answers, size=(140, 40)) as screen:
+        await screen.submit("hi")
+        await screen.until("done · 1 step")
+        limit, window = screen.chat.line.status.compacts_at, screen.chat.line.status.window
+        assert limit == int(0.85 * window)
+        assert "┊" in screen.rows[-1] and "short at" in screen.rows[-1]
+        await screen.submit("/uncompact")
+        await screen.until("there is no short form to undo")
+
+
 async def test_a_call_asks_and_runs_once_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     async with running(tmp_path, [step(call("shell", command="touch made")), Step(text="ok")]) as screen:
