@@ -2,6 +2,7 @@
 # TORCH names the PyTorch to install where none is present, for example: make demo TORCH="torch==2.13.0"
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
@@ -11,8 +12,9 @@ STAMP := $(VENV)/.ready
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
 
+# Side by side: many tests wait for processes. A file stays in one worker, with the servers that its tests share.
 test: $(STAMP)
-	$(BIN)/pytest tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n $(WORKERS) --dist loadfile
 
 setup: $(STAMP)
 
