@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import time
 from itertools import islice
 from pathlib import Path
 
