@@ -7,15 +7,22 @@ import re
 from random import Random
 
 _VERBS = """
-    add adjust append apply bring bugfix build bump carry change check clean comment complete
-    continue convert copy correct count create cut debug define delete describe disable display
-    document double drop dump edit enable ensure erase execute explain extend figure find fix flip
-    generate get give go grab grep have hunt import include increase initialise insert inspect
-    introduce investigate jump keep kick launch lay let list locate look lower make mark modify move
-    name open overwrite paste place point prepend print purge push put raise read relocate
-    remove rename repair rephrase replace report reset rework rewrite rid run save scan search see
-    set show sort spell start store strip study substitute summarise summarize swap switch take tell
-    throw tick trace track turn type update use verify view walk wipe write
+    adapt add adjust annotate append apply assess assign attach bring bugfix build bump carry change
+    check choose clarify clean comment compile complete compute connect continue convert copy
+    correct count create cut debug define delete deploy describe determine disable display ditch
+    document double draft draw drop dump edit eliminate enable ensure erase evaluate exchange
+    execute expand explain extend extract fetch figure fill find finish fix flip generate get give
+    go grab grep grow have hunt identify implement import improve include increase initialise insert
+    inspect install integrate introduce invent investigate jump keep kick launch lay let list locate
+    look lower make mark mend merge migrate modernise modify move name open optimise optimize
+    outline overwrite paint parallelise paste place point polish prepare prepend print produce
+    provide publish purge push put raise read recommend reduce refactor register relink relocate
+    remove rename reorganise repair rephrase replace report reroute reset resolve restart
+    restructure retitle revert review reword rework rewrite rid run save scan search see send set
+    shorten show shrink simplify solve sort speed spell split start stick stop store strip study
+    substitute suggest summarise summarize supply support swap switch tack take tally tell throw
+    tick tidy trace track transcribe translate tune turn type undo update upgrade upload use verify
+    view walk wipe write
 """
 IMPERATIVES = frozenset(_VERBS.split())
 """Verbs that open a command; only such messages take `please` or `could you` in front."""
