@@ -131,6 +131,33 @@ class CheckEnded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskChanged(Event):
+    """Where a task of the call `call_id` stands: waiting, running, done, failed, paused or interrupted.
+    `child` is the subagent's session; the figures are its own so far.
+    """
+
+    call_id: str
+    task: int
+    title: str
+    state: str
+    child: SessionId
+    detail: str = ""
+    num_turns: int = 0
+    num_tokens: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMessageAdded(Event):
+    """A message of a subagent's own conversation."""
+
+    call_id: str
+    task: int
+    child: SessionId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded(Event):
     """`detail` says in words what ended the turn when it was not the model."""
 
@@ -207,6 +234,8 @@ DurableEvent = (
     | CallEnded
     | Compacted
     | CheckEnded
+    | TaskChanged
+    | TaskMessageAdded
     | TurnEnded
 )
 PassingEvent = (

@@ -118,6 +118,14 @@ class Usage:
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens - other.input_tokens,
+            cached_tokens=self.cached_tokens - other.cached_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
+            reasoning_tokens=self.reasoning_tokens - other.reasoning_tokens,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
@@ -175,6 +183,41 @@ class Request:
     cache_key: str
     max_output_tokens: int | None = None
     response_schema: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskBrief:
+    """What a subagent is told and given. `folder`: where it works and may write, relative to the workspace;
+    `after`: places in the same list, from 1, of the tasks that must be done first; limits of None are the
+    settings' own.
+    """
+
+    title: str
+    brief: str
+    folder: str = "."
+    is_writing: bool = False
+    has_worktree: bool = False
+    after: tuple[int, ...] = ()
+    max_turns: int | None = None
+    max_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What became of a task: its number in the session's graph, how it ended, what its subagent said last.
+    `detail` says in words what ended it when it was not the subagent; `files` are relative to the workspace.
+    """
+
+    number: int
+    title: str
+    is_done: bool
+    answer: str
+    detail: str = ""
+    session_id: str = ""
+    files: tuple[str, ...] = ()
+    num_turns: int = 0
+    num_tokens: int = 0
+    cost_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

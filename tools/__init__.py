@@ -1,6 +1,7 @@
 """What the model can do. `BUILTIN` maps names to tools; it is built when first used, for start-up time.
 
-`COMPACT` names the tools of the embedded model, in the order in which it is told of them.
+`COMPACT` names the tools of the embedded model, in the order in which it is told of them;
+`NOT_FOR_SUBAGENTS` those that a subagent is not given.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     BUILTIN: dict[str, Tool[Any]]
 
 COMPACT = ("read", "write", "edit", "grep", "glob", "shell")
+# Subagents have nobody to ask but the session that started them, and start none of their own.
+NOT_FOR_SUBAGENTS = ("ask", "task")
 
 
 def __getattr__(name: str) -> Any:
@@ -27,12 +30,13 @@ def __getattr__(name: str) -> Any:
     from k3agent.tools.patch import PatchTool
     from k3agent.tools.read import ReadTool
     from k3agent.tools.shell import ShellTool
+    from k3agent.tools.task import TaskTool
     from k3agent.tools.todo import TodoTool
     from k3agent.tools.write import WriteTool
 
     tools = (
         ReadTool(), WriteTool(), EditTool(), GrepTool(), GlobTool(), ShellTool(),
-        PatchTool(), JobsTool(), TodoTool(), AskTool(),
+        PatchTool(), JobsTool(), TodoTool(), AskTool(), TaskTool(),
     )  # fmt: skip
     globals()["BUILTIN"] = {tool.name: tool for tool in tools}
     return globals()["BUILTIN"]

@@ -6,14 +6,15 @@ A tool knows nothing of the agent. All that it may use comes in `ToolContext`; e
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from k3agent.types import ImagePart, JsonObject, TextPart
+from k3agent.errors import ToolError
+from k3agent.types import ImagePart, JsonObject, TaskBrief, TaskReport, TextPart
 
 
 class Args(BaseModel):
@@ -59,6 +60,13 @@ class Question:
     options: tuple[str, ...] = ()
 
 
+Spawn = Callable[[Sequence[TaskBrief]], Awaitable[list[TaskReport]]]
+
+
+async def no_subagents(briefs: Sequence[TaskBrief]) -> list[TaskReport]:
+    raise ToolError("there are no subagents here. Do it yourself.")
+
+
 @dataclass(slots=True, kw_only=True)
 class ToolContext:
     """All that a tool may use.
@@ -68,7 +76,7 @@ class ToolContext:
     (tools/support/freshness.py), `jobs` the background commands (tools/jobs.py), `sandbox` wraps commands
     (tools/sandbox/base.py). `output_dir` takes full outputs that are too long for the model. `emit`
     reports progress of the running call; `ask` reaches the user and raises `ToolError` where nobody can
-    answer.
+    answer; `spawn` has subagents do tasks and comes back when all have ended.
     """
 
     cwd: Path
@@ -81,6 +89,7 @@ class ToolContext:
     ask: Callable[[Question], Awaitable[str]]
     extra_dirs: tuple[Path, ...] = ()
     todo: list[JsonObject] = field(default_factory=list)
+    spawn: Spawn = no_subagents
 
 
 class Tool(Protocol[ArgsT]):

@@ -56,14 +56,15 @@ def load_tools() -> dict[str, Tool[Any]]:
     return dict(BUILTIN)
 
 
-def _specs(profile: Profile) -> tuple[ToolSpec, ...]:
-    from k3agent.tools import COMPACT  # lazy: as above
+def _specs(profile: Profile, *, is_subagent: bool) -> tuple[ToolSpec, ...]:
+    from k3agent.tools import COMPACT, NOT_FOR_SUBAGENTS  # lazy: as above
     from k3agent.tools.specs import spec
 
     tools = load_tools()
     if profile is Profile.COMPACT:
         return tuple(spec(tools[name], True) for name in COMPACT)
-    return tuple(spec(tool, False) for tool in tools.values())
+    left_out = NOT_FOR_SUBAGENTS if is_subagent else ()
+    return tuple(spec(tool, False) for name, tool in tools.items() if name not in left_out)
 
 
 def choose_sandbox(options: SessionOptions) -> Any:
@@ -125,7 +126,7 @@ def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession
     if not is_compact:
         # What the user's own files say goes to the model and into the store, too.
         system = Masker(options.environ).mask(system)
-    specs = _specs(info.profile)
+    specs = _specs(info.profile, is_subagent=options.subtask is not None)
     effort = choose_effort(options.effort, info)
     probe = Context(
         session_id=session_id, info=info, system=system, tools=specs, effort=effort, response_schema=None
@@ -140,6 +141,7 @@ def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession
         effort=effort.value,
         system=system,
         tools=specs,
+        meta={} if options.subtask is None else options.subtask.meta,
         warnings=_unread(options, info, found) if is_compact else (),
     )
 

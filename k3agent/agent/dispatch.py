@@ -29,7 +29,7 @@ from k3agent.agent.permissions import Action, Permissions
 from k3agent.agent.repetition import NOTICE_AT, REFUSE_AT, RepetitionPolicy, digest
 from k3agent.agent.suggestions import rules_for
 from k3agent.agent.transcript import Transcript
-from k3agent.errors import ToolError
+from k3agent.errors import ProviderError, ToolError
 from k3agent.events import CallEnded, CallProgressed, CallProposed, CallStarted, Decision, Noticed
 from k3agent.providers.base import Profile
 from k3agent.store.blobs import BlobStore
@@ -38,7 +38,7 @@ from k3agent.store.sessions import SessionStore
 from k3agent.types import ImagePart, JsonObject, Message, SessionId, TextPart, ToolCall, ToolResult
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
-    from k3agent.tools.base import Access, Args, Question, Tool, ToolContext
+    from k3agent.tools.base import Access, Args, Question, Spawn, Tool, ToolContext
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class Workbench:
     profile: Profile
     max_result_chars: int
     todo_changed: Callable[[list[JsonObject]], None]
+    spawn: Callable[[str], Spawn]
 
 
 class Dispatcher:
@@ -298,12 +299,15 @@ class Dispatcher:
 
         if prepared.access.runs is not None:
             await self.changes.begin()
-        ctx = dataclasses.replace(bench.ctx, emit=progress, ask=ask)
+        ctx = dataclasses.replace(bench.ctx, emit=progress, ask=ask, spawn=bench.spawn(call.id))
         started = time.monotonic()
         try:
             output = await prepared.tool.run(prepared.args, ctx)
         except ToolError as error:
             return _Ending(state=CallState.FAILED, text=str(error), duration_s=time.monotonic() - started)
+        except ProviderError:
+            # Subagents that wait for their endpoint: the call stays open, a resume goes on with it.
+            raise
         except OSError as error:
             # A full disk, too many open files: nothing that the tool could have foreseen.
             log.warning("tool %s failed: %s", call.name, error)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from k3agent.config.settings import Settings
 from k3agent.providers.base import ModelClient
-from k3agent.types import Effort, JsonObject, Usage
+from k3agent.types import Effort, JsonObject, SessionId, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,39 @@ BY_DEFAULT = CompactAt()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """Bounds of subagents: how many work at a time, what each may use where its task says nothing, and the
+    projected price of a fan-out above which the user is asked, or it is refused where nobody is there.
+    """
+
+    max_parallel: int = 4
+    max_turns: int = 60
+    max_tokens: int = 2_000_000
+    max_usd: float = 2.0
+    fan_out_usd: float = 5.0
+    fan_out_tokens: int = 20_000_000
+
+
+BY_DEFAULT_TASKS = TaskLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subtask:
+    """What makes a session a subagent's: whose task it does. It may read in `readable`, and write nowhere but
+    in its own folder. `rules_root`: the folder that permission rules are written for.
+    """
+
+    parent: SessionId
+    number: int
+    rules_root: Path
+    readable: tuple[Path, ...] = ()
+
+    @property
+    def meta(self) -> JsonObject:
+        return {"task": {"parent": self.parent, "number": self.number}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """All that a session needs from outside. `home` is the data folder, `environ` the agent's own
     environment: children get it without secrets.
@@ -64,6 +97,8 @@ class SessionOptions:
     extra_dirs: tuple[Path, ...] = ()
     is_interactive: bool = False
     response_schema: JsonObject | None = None
+    tasks: TaskLimits = BY_DEFAULT_TASKS
+    subtask: Subtask | None = None
 
     @classmethod
     def from_settings(
@@ -104,6 +139,14 @@ class SessionOptions:
             check_retries=settings.checks_retries,
             append_system_prompt=settings.append_system_prompt,
             extra_dirs=extra_dirs,
+            tasks=TaskLimits(
+                max_parallel=settings.tasks_max_parallel,
+                max_turns=settings.tasks_max_turns,
+                max_tokens=settings.tasks_max_tokens,
+                max_usd=settings.tasks_max_usd,
+                fan_out_usd=settings.tasks_fan_out_usd,
+                fan_out_tokens=settings.tasks_fan_out_tokens,
+            ),
         )
 
 
@@ -111,6 +154,7 @@ class SessionOptions:
 class Receipt:
     """What this run has done so far; grows while a turn runs.
 
+    Subagents are counted in; `subagents_tokens` and `subagents_usd` are their part.
     `num_turns` counts model calls, those thrown away included, summaries of compactions not;
     `num_unmeasured` calls whose usage
     the endpoint did not get to say. `files_note`: why it cannot be told what commands changed, or ''.
@@ -134,6 +178,8 @@ class Receipt:
     compactions: list[JsonObject] = field(default_factory=list)
     last_command: JsonObject | None = None
     errors: list[str] = field(default_factory=list)
+    subagents_tokens: int = 0
+    subagents_usd: float = 0.0
 
     def add_files(self, files: tuple[str, ...]) -> None:
         self.files_changed.extend(path for path in files if path not in self.files_changed)

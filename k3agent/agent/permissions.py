@@ -7,6 +7,7 @@ the `Access`.
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import re
 from collections.abc import Mapping
@@ -139,8 +140,15 @@ class Territory:
         home: Path,
         environ: Mapping[str, str],
         readable: tuple[Path, ...],
+        is_fenced: bool = False,
+        rules_root: Path | None = None,
     ) -> None:
+        """`is_fenced`: nothing outside may be written, whatever rules and people say (subagents).
+        `rules_root`: the folder that patterns of rules are relative to, if not `cwd`.
+        """
         self.cwd = cwd
+        self.rules_root = rules_root or cwd
+        self.is_fenced = is_fenced
         self._roots = (cwd, *(folder.resolve() for folder in extra_dirs))
         self._data = home.resolve()
         self._readable = tuple(folder.resolve() for folder in readable)
@@ -171,6 +179,8 @@ class Territory:
                 return None
             return f"{path} is k3agent's own data"
         if is_write:
+            if self.is_fenced and not self.is_inside(path):
+                return f"{path} is outside the folder of this subagent, {self.cwd}"
             for root in self._roots:
                 if path.is_relative_to(root):
                     for name in path.relative_to(root).parts:
@@ -203,7 +213,12 @@ class Permissions:
         self._allow = (*self._allow, Rule.parse(rule))
 
     def judge(self, tool: str, access: Access) -> Verdict:
-        """The verdict over all that the call would touch."""
+        """The verdict over all that the call would touch. Nobody opens protected places to a subagent."""
+        verdict = self._verdict(tool, access)
+        is_wall = self.territory.is_fenced and verdict.by == "protection" and verdict.action is Action.ASK
+        return dataclasses.replace(verdict, action=Action.DENY) if is_wall else verdict
+
+    def _verdict(self, tool: str, access: Access) -> Verdict:
         for rule in self._deny:
             if rule.fits_tool(tool) and rule.pattern is None:
                 return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies it", by="rule")
@@ -218,13 +233,13 @@ class Permissions:
 
     def _judge_path(self, tool: str, path: Path, *, is_write: bool) -> Verdict:
         for rule in self._deny:
-            if rule.fits_tool(tool) and rule.fits_path(path, self.territory.cwd):
+            if rule.fits_tool(tool) and rule.fits_path(path, self.territory.rules_root):
                 return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies it", by="rule")
         protected = self.territory.protected(path, is_write=is_write)
         if protected is not None:
             return Verdict(action=Action.ASK, reason=protected, by="protection")
         for rule in self._allow:
-            if rule.fits_tool(tool) and rule.fits_path(path, self.territory.cwd):
+            if rule.fits_tool(tool) and rule.fits_path(path, self.territory.rules_root):
                 return Verdict(action=Action.ALLOW, reason=f"the rule {rule.text} allows it", by="rule")
         is_known = self.territory.is_inside(path) if is_write else self.territory.is_readable(path)
         if not is_known:

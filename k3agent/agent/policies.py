@@ -60,7 +60,9 @@ class LimitPolicy:
 
     def before_step(self, *, is_first: bool) -> LimitReached | None:
         """`is_first`: nothing has been done in this turn yet, so there is nothing to summarise."""
-        now = (self._tokens, self._receipt.cost_usd)
+        # What subagents used says nothing of what this session's next step will cost.
+        own_usd = self._receipt.cost_usd - self._receipt.subagents_usd
+        now = (self._tokens - self._receipt.subagents_tokens, own_usd)
         if now != self._before:
             self._last = (now[0] - self._before[0], now[1] - self._before[1])
             self._before = now
@@ -76,6 +78,23 @@ class LimitPolicy:
         """Whether one more model call is within the hard limits."""
         return all(check is None or check.is_closing for check in self._checks())
 
+    def for_subagents(self) -> Limits:
+        """What is left for subagents once a step of this session's own and the closing one are set aside."""
+        limits, receipt = self._limits, self._receipt
+        tokens, cost = self._last
+        left = _left(limits.max_tokens, self._tokens, TWO_STEPS * tokens)
+        turns = _left(limits.max_turns, receipt.num_turns, 2)
+        return Limits(
+            max_turns=None if turns is None else int(turns),
+            max_tokens=None if left is None else int(left),
+            max_budget_usd=_left(limits.max_budget_usd, receipt.cost_usd, TWO_STEPS * cost),
+            max_time_s=_left(limits.max_time_s, self._elapsed_s(), 2 * self._time_reserve_s),
+        )
+
+    @property
+    def _time_reserve_s(self) -> float:
+        return min(RESERVE_TIME_S, 0.1 * (self._limits.max_time_s or 0))
+
     @property
     def is_open(self) -> bool:
         """No limit of model calls was given."""
@@ -87,15 +106,18 @@ class LimitPolicy:
 
     def _checks(self) -> list[LimitReached | None]:
         limits, receipt = self._limits, self._receipt
-        time_reserve = min(RESERVE_TIME_S, 0.1 * (limits.max_time_s or 0))
         tokens, cost = self._last
         elapsed = self._elapsed_s()
         return [
             _check(limits.max_turns, receipt.num_turns, 1, 0, TurnOutcome.MAX_TURNS),
             _check(limits.max_tokens, self._tokens, TWO_STEPS * tokens, tokens, TurnOutcome.MAX_TOKENS),
             _check(limits.max_budget_usd, receipt.cost_usd, TWO_STEPS * cost, cost, TurnOutcome.MAX_BUDGET),
-            _check(limits.max_time_s, elapsed, time_reserve, 0, TurnOutcome.MAX_TIME),
+            _check(limits.max_time_s, elapsed, self._time_reserve_s, 0, TurnOutcome.MAX_TIME),
         ]
+
+
+def _left(limit: float | None, used: float, reserve: float) -> float | None:
+    return None if limit is None else max(0.0, limit - used - reserve)
 
 
 def _check(

@@ -25,6 +25,7 @@ from k3agent.agent.permissions import Permissions, Territory
 from k3agent.agent.policies import CompactionPolicy, LimitPolicy
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.step import Stepper
+from k3agent.agent.subagent import SubagentParts
 from k3agent.agent.tasks import load_todo, save_todo
 from k3agent.agent.transcript import Transcript, new_session_id
 from k3agent.agent.turns import TurnRunner, TurnTime
@@ -193,21 +194,25 @@ class Session:
     def _build_bench(self) -> Workbench:
         options = self._options
         blob_folder = blobs.folder_of(options.home, self.id)
+        subtask = options.subtask
         territory = Territory(
             cwd=self._cwd,
             extra_dirs=options.extra_dirs,
             home=options.home,
             environ=options.environ,
-            readable=(blob_folder, self._tool_ctx.output_dir),
+            readable=(blob_folder, self._tool_ctx.output_dir, *(subtask.readable if subtask else ())),
+            is_fenced=subtask is not None,
+            rules_root=subtask.rules_root if subtask else None,
+        )
+        permissions = Permissions(
+            mode=options.permission_mode, allow=options.allow, deny=options.deny, territory=territory
         )
         tools = building.load_tools()
         offered = {spec.name: tools[spec.name] for spec in self.specs if spec.name in tools}
         return Workbench(
             tools=offered,
             ctx=self._tool_ctx,
-            permissions=Permissions(
-                mode=options.permission_mode, allow=options.allow, deny=options.deny, territory=territory
-            ),
+            permissions=permissions,
             approvals=self._approvals,
             store=self._store,
             session_id=self.id,
@@ -221,6 +226,26 @@ class Session:
                 MIN_RESULT_CHARS, min(MAX_RESULT_CHARS, int(0.75 * self.info.context_window))
             ),
             todo_changed=lambda items: save_todo(self._store, self.id, items),
+            spawn=self._subagents(permissions).spawn,
+        )
+
+    def _subagents(self, permissions: Permissions) -> SubagentParts:
+        async def open_child(options: SessionOptions, child: SessionId) -> Session:
+            if self._store.exists(child):
+                return await Session.resume(child, options)
+            return await Session.create(options, session_id=child)
+
+        return SubagentParts(
+            store=self._store,
+            session_id=self.id,
+            emitter=self._emitter,
+            receipt=self.receipt,
+            approvals=self._approvals,
+            permissions=permissions,
+            limits=self._limits,
+            options=self._options,
+            fixed_tokens=self._context.fixed_tokens,
+            open=open_child,
         )
 
     # --- what front ends do -------------------------------------------------------------------------------
@@ -284,7 +309,9 @@ class Session:
         transcript = self._transcript
         if last.outcome is not None:
             self._store.reopen_turn(self.id, last.seq)
-            if transcript.leaf is not None and transcript.leaf.role is Role.ASSISTANT:
+            leaf = transcript.leaf
+            # Calls without results: subagents that waited for their endpoint go on.
+            if leaf is not None and leaf.role is Role.ASSISTANT and not leaf.calls:
                 transcript.add(transcript.harness(GO_ON))
         if self._store.draft(self.id) is not None:
             self._store.drop_draft(self.id)

@@ -171,6 +171,12 @@ class Judge:
         action = Action.DENY if self._mode is Mode.PLAN else Action.ASK
         return Verdict(action=action, reason=reason, by="mode")
 
+    def _outside(self, reason: str) -> Verdict:
+        """A subagent's folder is a wall, where a user's workspace is a line that rules may cross."""
+        if self._territory.is_fenced:
+            return Verdict(action=Action.ASK, reason=reason, by="protection")
+        return self._ask(reason)
+
     def _is_harmless(self, simple: SimpleCommand, program: str) -> bool:
         words = simple.words[1:]
         if any(not HARMLESS_ENV.fullmatch(name) for name in simple.env) and program not in WRAPPERS:
@@ -323,10 +329,10 @@ class Judge:
 
     def _wrong_place(self, simple: SimpleCommand, program: str) -> Verdict | None:
         if self._stray:
-            return self._ask(f"`{_short(simple.text)}` would run in {self._stray}, outside the workspace")
+            return self._outside(f"`{_short(simple.text)}` would run in {self._stray}, outside the workspace")
         beyond = self._beyond(simple, program)
         if beyond is not None:
-            return self._ask(f"`{_short(simple.text)}` names {beyond}, which is outside the workspace")
+            return self._outside(f"`{_short(simple.text)}` names {beyond}, which is outside the workspace")
         if program not in WRITERS:
             return None
         for path in self._paths(simple):
@@ -334,13 +340,13 @@ class Judge:
             if protected is not None:
                 return Verdict(action=Action.ASK, reason=protected, by="protection")
             if not self._territory.is_inside(path) and program not in ("tar", "rsync", "cp"):
-                return self._ask(f"`{_short(simple.text)}` names {path}, which is outside the workspace")
+                return self._outside(f"`{_short(simple.text)}` names {path}, which is outside the workspace")
         if program in ("cp", "rsync"):
             last = next(
                 (word for word in reversed(simple.words[1:]) if word is None or word[:1] != "-"), None
             )
             if last is not None and any(not self._territory.is_inside(path) for path in self._resolve(last)):
-                return self._ask(f"it would write {last}, which is outside the workspace")
+                return self._outside(f"it would write {last}, which is outside the workspace")
         return self._write_by_mode(simple, program)
 
     def _beyond(self, simple: SimpleCommand, program: str) -> Path | None:
@@ -391,7 +397,7 @@ class Judge:
             if protected is not None:
                 return Verdict(action=Action.ASK, reason=protected, by="protection")
             if not self._territory.is_inside(path):
-                return self._ask(f"it would write {path}, which is outside the workspace")
+                return self._outside(f"it would write {path}, which is outside the workspace")
         if self._mode in (Mode.AUTO, Mode.ACCEPT_EDITS):
             return None
         return self._by_mode(f"writing {target}")

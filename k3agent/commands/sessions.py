@@ -44,8 +44,10 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
     parser = Parser("sessions list", "All sessions, newest first.")
     parser.add_argument("--json", action="store_true", help="one JSON array")
     parser.add_argument("--here", action="store_true", help="only those of this folder")
+    parser.add_argument("--subagents", action="store_true", help="also those of subagents")
     args = parser.parse(argv)
     rows = store.list_sessions(Path.cwd() if args.here else None)
+    rows = [row for row in rows if args.subagents or not row.owner]
     if args.json:
         print(json.dumps([row_to_dict(row) for row in rows], ensure_ascii=False, indent=1))
         return 0

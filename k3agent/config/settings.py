@@ -101,6 +101,16 @@ class Settings:
         "USD: the context is made short before reading it from the cache costs more in each step",
         minimum=0.0001,
     )
+    tasks_max_parallel: int = _setting("int", 4, "subagents that work at the same time", minimum=1)
+    tasks_max_turns: int = _setting("int", 60, "model calls of one subagent", minimum=2)
+    tasks_max_tokens: int = _setting("int", 2_000_000, "tokens of one subagent, input and output", minimum=1)
+    tasks_max_usd: float = _setting("float", 2.0, "USD of one subagent", minimum=0)
+    tasks_fan_out_usd: float = _setting(
+        "float", 5.0, "projected USD of subagents above which you are asked first", minimum=0
+    )
+    tasks_fan_out_tokens: int = _setting(
+        "int", 20_000_000, "projected tokens of subagents above which you are asked first", minimum=1
+    )
     retry_max_retries: int = _setting("int", 10, "repeats of one failing model call", minimum=0)
     retry_max_time_s: float = _setting(
         "float", 120.0, "seconds after which a failing call is given up", minimum=0
@@ -136,7 +146,7 @@ class Settings:
         return self.origins.get(key, DEFAULT)
 
 
-_SECTIONS = ("limits", "checks", "compaction", "retry", "network", "server", "ui")
+_SECTIONS = ("limits", "checks", "compaction", "tasks", "retry", "network", "server", "ui")
 
 
 def _key_of(name: str) -> str:

@@ -25,6 +25,8 @@ from k3agent.events import (
     PrefillProgressed,
     ReasoningStreamed,
     Retrying,
+    TaskChanged,
+    TaskMessageAdded,
     TextStreamed,
     TurnOutcome,
 )
@@ -187,6 +189,10 @@ class StreamJsonFormat:
         match event:
             case MessageAdded(message=message):
                 self._message(message)
+            case TaskMessageAdded():
+                self._message(event.message, parent=event.call_id, task=event.task, child=event.child)
+            case TaskChanged():
+                self._task(event)
             case Retrying():
                 self._line(
                     "system",
@@ -231,7 +237,25 @@ class StreamJsonFormat:
     def ended(self, end: End) -> None:
         self._write(_dumps(end.line))
 
-    def _message(self, message: Message) -> None:
+    def _task(self, event: TaskChanged) -> None:
+        self._line(
+            "system",
+            subtype="task",
+            task=event.task,
+            title=event.title,
+            state=event.state,
+            detail=event.detail,
+            parent_tool_use_id=event.call_id,
+            task_session_id=event.child,
+            num_turns=event.num_turns,
+            num_tokens=event.num_tokens,
+            cost_usd=round(event.cost_usd, 8),
+        )
+
+    def _message(self, message: Message, parent: str | None = None, **task: Any) -> None:
+        """`parent`: the call whose subagent's message it is, `task` and `child` which one."""
+        if parent is not None:
+            task = {"task": task["task"], "task_session_id": task["child"]}
         if message.role is Role.ASSISTANT:
             body: JsonObject = {
                 "id": message.id,
@@ -247,11 +271,11 @@ class StreamJsonFormat:
                     "output_tokens": message.usage.output_tokens,
                     "reasoning_tokens": message.usage.reasoning_tokens,
                 }
-            self._line("assistant", message=body, parent_tool_use_id=None)
+            self._line("assistant", message=body, parent_tool_use_id=parent, **task)
         elif message.role in {Role.USER, Role.TOOL}:
             content = [_block(part) for part in message.parts]
             body = {"id": message.id, "role": "user", "content": content}
-            self._line("user", message=body, origin=message.origin.value, parent_tool_use_id=None)
+            self._line("user", message=body, origin=message.origin.value, parent_tool_use_id=parent, **task)
 
     def _line(self, kind: str, **fields: Any) -> None:
         head = {"type": kind, **fields, "session_id": self._session_id, "uuid": str(uuid.uuid4())}

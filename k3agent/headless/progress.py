@@ -21,6 +21,7 @@ from k3agent.events import (
     PrefillProgressed,
     ReasoningStreamed,
     Retrying,
+    TaskChanged,
     TurnOutcome,
     UsageChanged,
 )
@@ -47,6 +48,7 @@ class Progress:
         self._write = write
         self._has_color = has_color
         self._is_quiet = is_quiet
+        self._task_states: dict[tuple[str, int], str] = {}
         self._is_mid_line = False
         self._has_status = False
         # What is being waited for and since when; when that was said last; how far the prompt is read.
@@ -82,6 +84,16 @@ class Progress:
                 self._call_ended(event)
             case CheckEnded():
                 self._check_ended(event)
+            case TaskChanged():
+                self._task_changed(event)
+            case Retrying() | Noticed() | Compacted():
+                self._tell(event)
+            case _:
+                # Everything else is either in these lines already or of no use to a reader of a log.
+                return
+
+    def _tell(self, event: Retrying | Noticed | Compacted) -> None:
+        match event:
             case Retrying():
                 self.line(
                     f"… again in {event.delay_s:.1f} s (attempt {event.attempt}): {event.reason}", "yellow"
@@ -90,9 +102,16 @@ class Progress:
                 self.line(event.text, "yellow" if event.level == "warning" else "dim")
             case Compacted():
                 self.line(f"context compacted: {event.tokens_before} to {event.tokens_after} tokens", "dim")
-            case _:
-                # Everything else is either in these lines already or of no use to a reader of a log.
-                return
+
+    def _task_changed(self, event: TaskChanged) -> None:
+        """A line for each new state; figures alone are no news."""
+        if self._task_states.get((event.call_id, event.task)) == event.state:
+            return
+        self._task_states[event.call_id, event.task] = event.state
+        words = f": {event.detail}" if event.detail else ""
+        figures = f" ({event.num_turns} steps, {event.num_tokens} tokens)" if event.num_turns else ""
+        style = "yellow" if event.state in {"failed", "paused"} else "dim"
+        self.line(f"  task {event.task}, {event.title}: {event.state}{figures}{words}"[:_MAX_LINE], style)
 
     def ended(self, end: End) -> None:
         for error in end.errors:

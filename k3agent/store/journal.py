@@ -18,7 +18,7 @@ from k3agent import codec
 from k3agent.errors import StoreError
 from k3agent.store.database import open_database, transaction
 from k3agent.store.records import CallRow, CallState, CompactionRow, DecisionRow, JournalBatch, RequestRow
-from k3agent.types import MessageId, SessionId, ToolResult, Usage
+from k3agent.types import JsonObject, MessageId, SessionId, ToolResult, Usage
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -198,6 +198,27 @@ class Journal:
             (session_id, kind),
         )
         return [(row[0], row[1]) for row in rows]
+
+    def put_tasks(
+        self, session_id: SessionId, kind: str, rows: Sequence[tuple[int, str, str, JsonObject]]
+    ) -> None:
+        """Insert or replace (position, text, state, data) rows of one kind, in one commit."""
+        at = now().isoformat()
+        with transaction(self._db) as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO tasks (session_id, position, kind, text, state, data, updated_at)"
+                " VALUES (?,?,?,?,?,?,?)",
+                [(session_id, row[0], kind, row[1], row[2], codec.dump(row[3]), at) for row in rows],
+            )
+
+    def task_rows(self, session_id: SessionId, kind: str) -> list[tuple[int, str, str, JsonObject]]:
+        """(position, text, state, data) by position."""
+        rows = self._all(
+            "SELECT position, text, state, data FROM tasks WHERE session_id = ? AND kind = ?"
+            " ORDER BY position",
+            (session_id, kind),
+        )
+        return [(row[0], row[1], row[2], json.loads(row[3])) for row in rows]
 
     # --- compactions --------------------------------------------------------------------------------------
 

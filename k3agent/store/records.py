@@ -21,6 +21,8 @@ class SessionRow:
     updated_at: datetime
     num_messages: int
     parent_id: SessionId | None = None
+    # The session whose subagent this is, or ''.
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from k3agent.store.journal import Journal, now, stored_time
 from k3agent.store.records import JournalBatch, RequestRow, SessionRow, StoredSession, TurnRow
 from k3agent.types import JsonObject, Message, MessageId, SessionId, ToolSpec
 
+# The session whose subagent a row of `sessions s` is; a row that cannot be read is nobody's.
+OWNER = "CASE WHEN json_valid(s.meta) THEN json_extract(s.meta, '$.task.parent') END"
 # Deleted together with a session; the order does not matter.
 TABLES = ("messages", "calls", "turns", "requests", "decisions", "tasks", "drafts", "compactions")
 
@@ -141,9 +143,9 @@ class SessionStore(Journal):
     def list_sessions(self, cwd: Path | str | None = None) -> list[SessionRow]:
         """Newest first. Sessions that have lost their row are listed too, from their messages."""
         rows = self._all(
-            "SELECT s.id, s.cwd, s.title, s.model, s.created_at, s.updated_at, count(m.seq), s.parent_id"
-            " FROM sessions s LEFT JOIN messages m ON m.session_id = s.id GROUP BY s.id"
-            " UNION ALL SELECT session_id, '', '', '', '', '', count(*), NULL FROM messages"
+            "SELECT s.id, s.cwd, s.title, s.model, s.created_at, s.updated_at, count(m.seq), s.parent_id,"
+            f" {OWNER} FROM sessions s LEFT JOIN messages m ON m.session_id = s.id GROUP BY s.id"
+            " UNION ALL SELECT session_id, '', '', '', '', '', count(*), NULL, '' FROM messages"
             " WHERE session_id NOT IN (SELECT id FROM sessions) GROUP BY session_id",
             (),
         )
@@ -157,6 +159,7 @@ class SessionStore(Journal):
                 updated_at=stored_time(row[5]),
                 num_messages=row[6],
                 parent_id=row[7],
+                owner=str(row[8] or ""),
             )
             for row in rows
         ]
@@ -167,8 +170,10 @@ class SessionStore(Journal):
         return sorted(found, key=lambda row: row.updated_at, reverse=True)
 
     def latest(self, cwd: Path | str) -> SessionRow | None:
-        """The session of this folder that was used last; sessions without any message do not count."""
-        return next((row for row in self.list_sessions(cwd) if row.num_messages), None)
+        """The session of this folder that was used last; sessions without any message, and those of
+        subagents, do not count.
+        """
+        return next((row for row in self.list_sessions(cwd) if row.num_messages and not row.owner), None)
 
     def fork(self, source_id: SessionId, new_id: SessionId, cwd: str = "") -> StoredSession:
         """A new session with the same frozen part and copies of the messages and calls so far. `cwd`: its
@@ -188,7 +193,7 @@ class SessionStore(Journal):
             system=source.system,
             tools=source.tools,
             title=source.title,
-            meta=source.meta,
+            meta={key: value for key, value in source.meta.items() if key != "task"},
             parent_id=source_id,
             fork_message_id=None if leaf is None else MessageId(leaf[0]),
         )
@@ -215,6 +220,8 @@ class SessionStore(Journal):
                     f" WHERE session_id = ?",
                     (new_id, source_id),
                 )
+            # The subagents stay with the session that started them.
+            db.execute("DELETE FROM tasks WHERE session_id = ? AND kind = 'subagent'", (new_id,))
         return forked
 
     def rename(self, session_id: SessionId, title: str) -> None:
@@ -225,11 +232,15 @@ class SessionStore(Journal):
                 raise StoreError(f"no session {session_id!r}; `k3agent sessions list` shows them")
 
     def delete(self, session_id: SessionId) -> None:
-        """Remove the session and its blobs (those that a fork may point to stay). Only ever on a command."""
+        """Remove the session with those of its subagents, and its blobs (those that a fork may point to
+        stay). Only ever on a command.
+        """
         if not self.exists(session_id):
             raise StoreError(f"no session {session_id!r}; `k3agent sessions list` shows them")
         lock = self.lock(session_id)
         try:
+            for child in self.subagents(session_id):
+                self.delete(child)
             with transaction(self._db) as db:
                 for table in TABLES:
                     db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
@@ -238,6 +249,11 @@ class SessionStore(Journal):
                 shutil.rmtree(blobs.folder_of(self.home, session_id), ignore_errors=True)
         finally:
             lock.release()
+
+    def subagents(self, session_id: SessionId) -> list[SessionId]:
+        """The sessions of its subagents."""
+        rows = self._all(f"SELECT id FROM sessions s WHERE {OWNER} = ? ORDER BY created_at", (session_id,))
+        return [SessionId(row[0]) for row in rows]
 
     # --- messages and turns -------------------------------------------------------------------------------
 

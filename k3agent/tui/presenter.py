@@ -26,6 +26,8 @@ from k3agent.events import (
     PrefillProgressed,
     ReasoningStreamed,
     Retrying,
+    TaskChanged,
+    TaskMessageAdded,
     TextStreamed,
     TurnEnded,
     TurnOutcome,
@@ -136,6 +138,11 @@ class Presenter:
                 self._call_moves(event)
             case CallProgressed() | CallEnded():
                 self._call_shows(event)
+            case TaskChanged():
+                self._task_moves(event)
+            case TaskMessageAdded():
+                # The card says what the subagent does; its conversation is in its own session.
+                return
             case Retrying():
                 self._retry(event)
             case PrefillProgressed() | UsageChanged():
@@ -332,6 +339,17 @@ class Presenter:
             state = "invalid" if event.is_invalid else "denied" if event.is_denied else state
             block.end(state, event.result.text, event.duration_s, event.files)
         self._transcript.touch(block)
+
+    def _task_moves(self, event: TaskChanged) -> None:
+        block = self._calls.get(event.call_id)
+        if block is not None:
+            words = [event.detail]
+            if event.num_turns:
+                words += [f"{event.num_turns} steps", f"{figures.tokens(event.num_tokens)} tokens"]
+            if event.cost_usd:
+                words.append(f"${event.cost_usd:.3f}")
+            block.set_task(event.task, event.title, event.state, " · ".join(filter(None, words)))
+            self._transcript.touch(block)
 
     def _turn_ends(self, event: TurnEnded) -> None:
         self._end_step(keep_calls=False)

@@ -50,7 +50,9 @@ class SessionsScreen(ListScreen):
         current = self.app.chat.driver.session
         rows = self.store.list_sessions(where)
         self._rows = {
-            row.id: row for row in rows if row.num_messages and (current is None or row.id != current.id)
+            row.id: row
+            for row in rows
+            if row.num_messages and not row.owner and (current is None or row.id != current.id)
         }
 
     def entries(self, words: str) -> Sequence[tuple[str, Text]]:

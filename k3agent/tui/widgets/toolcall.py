@@ -35,6 +35,14 @@ STATES = {
     "denied": ("⊘", "warn", "denied"),
     "stopped": ("⊘", "warn", "interrupted"),
 }
+TASK_MARKS = {
+    "waiting": ("○", "dim"),
+    "running": ("●", "accent"),
+    "paused": ("◌", "warn"),
+    "interrupted": ("⊘", "warn"),
+    "done": ("✓", "good"),
+    "failed": ("✗", "bad"),
+}
 TODO_MARKS = {"[ ]": ("☐", "dim"), "[>]": ("▶", "accent"), "[x]": ("☑", "good")}
 
 
@@ -53,6 +61,13 @@ class ToolBlock(Block):
         self.output = ""
         self.num_argument_chars = 0
         self.files: tuple[str, ...] = ()
+        #: subagents of the call by number: title, state, figures
+        self.tasks: dict[int, tuple[str, str, str]] = {}
+
+    def set_task(self, number: int, title: str, state: str, words: str) -> None:
+        """Where a subagent of this call stands."""
+        self.tasks[number] = (title, state, words)
+        self.changed()
 
     def start(self) -> None:
         self.state = "running"
@@ -90,7 +105,7 @@ class ToolBlock(Block):
         if self.tool in QUIET_TOOLS and self.tool != "todo":
             lines = min(lines, 1)
         limit = DIFF_LINES if self.tool in DIFF_TOOLS else HEAD_LINES + TAIL_LINES
-        return 1 + self.has_gap + min(lines, limit + 1)
+        return 1 + self.has_gap + len(self.tasks) + min(lines, limit + 1)
 
     def toggle(self) -> bool:
         self.is_open = not self.is_open
@@ -101,7 +116,7 @@ class ToolBlock(Block):
 
     def rows(self, width: int, palette: Palette) -> list[Row]:
         rows = [self._head(width, palette)]
-        body = self._body(max(width - 2, 8), palette)
+        body = self._task_rows(max(width - 2, 8), palette) + self._body(max(width - 2, 8), palette)
         bar: Row = [Segment("│ ", palette.style("line"))]
         return rows + indent(body, bar, bar)
 
@@ -140,6 +155,17 @@ class ToolBlock(Block):
             count = self.output.rstrip("\n").count("\n") + 1
             return [[Segment(f"{count:,} line{'s' if count > 1 else ''}", palette.style("dim"))]]
         return self._plain_lines(width, palette, HEAD_LINES, TAIL_LINES)
+
+    def _task_rows(self, width: int, palette: Palette) -> list[Row]:
+        rows: list[Row] = []
+        for title, state, words in self.tasks.values():
+            mark, color = TASK_MARKS[state]
+            text = Text(f"{safe_line(title)}  ", style=palette.style("text"), no_wrap=True, end="")
+            text.append(safe_line(f"{state} {words}"), style=palette.style("dim"))
+            text.truncate(width - 2, overflow="ellipsis")
+            pieces = wrap(text, width)
+            rows.append([Segment(f"{mark} ", palette.style(color)), *pieces[0]])
+        return rows
 
     def _arguments(self, width: int, palette: Palette) -> list[Row]:
         text = Text(safe(pretty_arguments(self.arguments)), style=palette.style("dim"))

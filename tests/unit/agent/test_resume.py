@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.agents import ReplayClient, call, check_prefixes, options, step, story
+from support.killing import Killed, Killer, abandon
 
 from k3agent.agent.resume import UNKNOWN
 from k3agent.agent.session import Session
 from k3agent.events import MessageAdded, TurnEnded, TurnOutcome
-from k3agent.store import database
-from k3agent.store import journal as journal_module
-from k3agent.store import sessions as sessions_module
 from k3agent.store.sessions import SessionStore
 from k3agent.types import Finish, Finished, Origin, TextDelta, Usage
 
@@ -32,56 +29,11 @@ ANSWERS = [
 ]
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Killer:
-    """Stands in for `kill -9` at a commit: `at` counts half commits: even dies before one, odd after."""
-
-    def __init__(self) -> None:
-        self.left: int | None = None
-        self.count = 0
-        self.is_dead = False
-        self.num_deaths = 0
-
-    def arm(self, at: int | None) -> None:
-        self.left, self.is_dead, self.count = at, False, 0
-
-    @contextlib.contextmanager
-    def transaction(self, connection: Any) -> Iterator[Any]:
-        if self.is_dead:
-            raise Killed
-        dies = self.left is not None and self.count == self.left // 2
-        self.count += 1
-        with database.transaction(connection) as db:
-            yield db
-            if dies and self.left is not None and self.left % 2 == 0:
-                self.is_dead = True
-                raise Killed
-        if dies:
-            self.is_dead = True
-            raise Killed
-
-
 @pytest.fixture
 def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
     killer = Killer()
-    monkeypatch.setattr(journal_module, "transaction", killer.transaction)
-    monkeypatch.setattr(sessions_module, "transaction", killer.transaction)
+    killer.install(monkeypatch)
     return killer
-
-
-async def abandon(session: Session) -> None:
-    """What the kernel does for a dead process."""
-    task = session._turns._task
-    if task is not None and not task.done():
-        task.cancel()
-        with contextlib.suppress(BaseException):
-            await task
-    await session._jobs.aclose()
-    session._lock.release()
-    session._store.close()
 
 
 def workspace_of(root: Path) -> Path:

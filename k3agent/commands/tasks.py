@@ -1,0 +1,147 @@
+"""`k3agent tasks`: the task graph of a session: state, evidence, cost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from k3agent.agent.tasks import TaskGraph, TaskNode, load_todo
+from k3agent.commands.actions import find_action
+from k3agent.config.paths import data_home
+from k3agent.errors import StoreError
+from k3agent.headless.arguments import Parser
+from k3agent.headless.output import print_foreign
+from k3agent.store.sessions import SessionStore
+from k3agent.types import JsonObject, Origin, SessionId
+
+MARKS = {"pending": "[ ]", "active": "[>]", "done": "[x]"}
+
+
+def tasks(argv: Sequence[str]) -> int:
+    """`k3agent tasks list|show`."""
+    action, rest = find_action("tasks", "the task graph of a session", argv, {"list": _list, "show": _show})
+    store = SessionStore(data_home(os.environ))
+    try:
+        return action(store, rest)
+    finally:
+        store.close()
+
+
+def _list(store: SessionStore, argv: Sequence[str]) -> int:
+    parser = Parser("tasks list", "What a session was asked, its steps, its subagents and their cost.")
+    parser.add_argument("id", nargs="?", metavar="ID", help="the session (default: the newest here)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    args = parser.parse(argv)
+    session_id = _session(store, args.id)
+    asks = _asks(store, session_id)
+    nodes = TaskGraph(store, session_id).nodes()
+    todo = load_todo(store, session_id)
+    if args.json:
+        body = {
+            "session_id": session_id,
+            "asks": asks,
+            "steps": todo,
+            "tasks": [_as_json(node) for node in nodes],
+        }
+        print(json.dumps(body, ensure_ascii=False, indent=1))
+        return 0
+    rows = [f"session {session_id}"]
+    rows += [f"asked: {_line(ask)}" for ask in asks]
+    rows += [f"{MARKS[str(item['status'])]} {_line(str(item['text']))}" for item in todo]
+    rows += [_row(node) for node in nodes]
+    if not nodes and not todo:
+        rows.append("no tasks")
+    print_foreign("\n".join(rows) + "\n")
+    return 0
+
+
+def _show(store: SessionStore, argv: Sequence[str]) -> int:
+    parser = Parser("tasks show", "A task: its brief, state, budget, evidence and answer.")
+    parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
+    parser.add_argument("number", nargs="?", type=int, metavar="N", help="the task (default: all)")
+    parser.add_argument("--json", action="store_true", help="one JSON array")
+    args = parser.parse(argv)
+    session_id = _session(store, args.id)
+    nodes = TaskGraph(store, session_id).nodes()
+    found = [node for node in nodes if args.number in (None, node.number)]
+    if args.number is not None and not found:
+        raise StoreError(
+            f"session {session_id} has no task {args.number}; `k3agent tasks list {session_id}` shows them"
+        )
+    if args.json:
+        print(json.dumps([_as_json(node) for node in found], ensure_ascii=False, indent=1))
+        return 0
+    print_foreign("\n\n".join(map(_whole, found)) + "\n" if found else "no tasks\n")
+    return 0
+
+
+def _session(store: SessionStore, prefix: str | None) -> SessionId:
+    if prefix is not None:
+        return store.resolve(prefix)
+    row = store.latest(Path.cwd())
+    if row is None:
+        raise StoreError(f"no session of {Path.cwd()}; `k3agent sessions list` shows all")
+    return row.id
+
+
+def _asks(store: SessionStore, session_id: SessionId) -> list[str]:
+    """What the user asked for, word by word."""
+    return [message.text for message in store.messages(session_id) if message.origin is Origin.HUMAN]
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 100 else f"{line[:99]}…"
+
+
+def _row(node: TaskNode) -> str:
+    after = f"  after {', '.join(map(str, node.after))}" if node.after else ""
+    words = f"  {_line(node.detail)}" if node.detail else ""
+    return (
+        f"{node.number:3}  {node.state.value:<11} {node.title}  (subagent, {node.num_turns} calls,"
+        f" {node.num_tokens} tokens, ${node.cost_usd:.4f}){after}{words}"
+    )
+
+
+def _whole(node: TaskNode) -> str:
+    budget = node.budget
+    evidence = node.evidence
+    rows = [
+        _row(node).strip(),
+        f"session   {node.child}",
+        f"folder    {node.brief.folder}{'' if node.brief.is_writing else ' (reading only)'}",
+        f"budget    {budget['turns']:g} model calls, {budget['tokens']:g} tokens, ${budget['usd']:g}",
+    ]
+    if evidence.get("files"):
+        rows.append(f"changed   {', '.join(evidence['files'])}")
+    if evidence.get("command"):
+        rows.append(f"last run  {evidence['command']['command']} -> {evidence['command']['exit_code']}")
+    rows += ["brief:", node.brief.brief]
+    if node.answer:
+        rows += ["answer:", node.answer]
+    return "\n".join(rows)
+
+
+def _as_json(node: TaskNode) -> JsonObject:
+    return {
+        "task": node.number,
+        "title": node.title,
+        "owner": "subagent",
+        "state": node.state.value,
+        "detail": node.detail,
+        "after": list(node.after),
+        "session_id": node.child,
+        "call_id": node.call_id,
+        "brief": node.brief.brief,
+        "folder": node.brief.folder,
+        "mode": "write" if node.brief.is_writing else "read",
+        "worktree": node.place,
+        "budget": node.budget,
+        "num_turns": node.num_turns,
+        "num_tokens": node.num_tokens,
+        "cost_usd": round(node.cost_usd, 8),
+        "evidence": node.evidence,
+        "answer": node.answer,
+    }
