@@ -7,22 +7,24 @@ import re
 from random import Random
 
 _VERBS = """
-    adapt add adjust annotate append apply assess assign attach bring bugfix build bump carry change
-    check choose clarify clean comment compile complete compute connect continue convert copy
-    correct count create cut debug define delete deploy describe determine disable display ditch
-    document double draft draw drop dump edit eliminate enable ensure erase evaluate exchange
-    execute expand explain extend extract fetch figure fill find finish fix flip generate get give
-    go grab grep grow have hunt identify implement import improve include increase initialise insert
-    inspect install integrate introduce invent investigate jump keep kick launch lay let list locate
-    look lower make mark mend merge migrate modernise modify move name open optimise optimize
-    outline overwrite paint parallelise paste place point polish prepare prepend print produce
-    provide publish purge push put raise read recommend reduce refactor register relink relocate
-    remove rename reorganise repair rephrase replace report reroute reset resolve restart
-    restructure retitle revert review reword rework rewrite rid run save scan search see send set
-    shorten show shrink simplify solve sort speed spell split start stick stop store strip study
-    substitute suggest summarise summarize supply support swap switch tack take tally tell throw
-    tick tidy trace track transcribe translate tune turn type undo update upgrade upload use verify
-    view walk wipe write
+    adapt add adjust alter annotate append apply assess assign attach bring bugfix build bump
+    calculate carry change check choose clarify clean collect comment compile complete compute
+    configure connect continue convert copy correct count create cross cut debug define delete
+    deploy describe determine disable display ditch document double draft drag draw drop dump edit
+    eliminate enable ensure enumerate erase evaluate exchange execute expand explain extend extract
+    fetch figure fill find finish fix flip generate get give go grab grep grow have hunt identify
+    implement import improve include increase initialise insert inspect install integrate introduce
+    invent investigate invoke jump keep kick kill launch lay let list locate look lower make mark
+    mend merge migrate modernise modify move name open optimise optimize outline overwrite paint
+    parallelise paste pick pin place point polish prepare prepend print produce provide publish pull
+    purge push put quote raise read recommend redo reduce refactor register reinstate relink
+    relocate remove rename render reopen reorganise repair repeat rephrase replace report reroute
+    rerun reset resolve restart restore restructure retitle revert review reword rework rewrite rid
+    run save scan search see send set shorten show shrink simplify solve sort speed spell split
+    squash start stick stop store strike strip study substitute suggest summarise summarize supply
+    support surround swap switch tack take tally tell throw tick tidy trace track transcribe
+    transfer translate transplant tune turn tweak type uncheck undo untick update upgrade upload use
+    verify view walk wipe wrap write
 """
 IMPERATIVES = frozenset(_VERBS.split())
 """Verbs that open a command; only such messages take `please` or `could you` in front."""
