@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: bench-tui demo test setup check e2e gpu ci wheel lock clean
+.PHONY: bench-tui demo test setup check e2e gpu soak ci wheel lock clean
 
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
@@ -44,6 +44,10 @@ e2e: $(STAMP)
 
 gpu: $(STAMP)
 	$(BIN)/pytest tests/gpu -m gpu
+
+# The long proofs; the short versions are tests.
+soak: $(STAMP)
+	$(BIN)/python -m k3agent.soak kills
 
 # What the terminal UI costs: start, key to echo, idle, streaming, memory.
 bench-tui: $(STAMP)

@@ -21,9 +21,9 @@ from pydantic import Field
 from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import paths, processes, truncate
-from k3agent.tools.support.processes import reap_orphans
+from k3agent.tools.support.processes import Orphan, reap_orphans
 
-__all__ = ["Job", "JobTable", "JobsTool", "reap_orphans"]
+__all__ = ["Job", "JobTable", "JobsTool", "Orphan", "reap_orphans"]
 
 STALL_S = 300.0
 SAMPLE_S = 15.0
@@ -100,12 +100,17 @@ class JobTable:
         mark = secrets.token_hex(8)
         self._prune()
         output = self.folder / f"output-{self._num_started:04d}-{mark[:6]}.txt"
+        self._log.begin(mark, command)
         try:
             process = await processes.start(
                 list(argv), cwd=cwd, environ=processes.child_environ(environ, mark), output=output
             )
         except OSError as error:
+            self._log.drop(mark)
             raise ToolError(f"The command could not be started: {error.strerror or error}.") from error
+        except asyncio.CancelledError:
+            self._log.drop(mark)
+            raise
         self._log.add(process.pid, mark, command)
         return Job("", command, process, output)
 

@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 
 from k3agent import codec
+from k3agent.agent.git_marks import git_folder
 from k3agent.agent.instructions import Instruction, git_root, render_instructions
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.prompts.loader import load
@@ -33,6 +34,7 @@ from k3agent.types import (
     ToolSpec,
 )
 
+UNREADABLE_HEAD = "a repository whose HEAD cannot be read"
 FACTS_HEAD = "Facts about this session (from k3agent, not from the user):"
 # Text that a tokenizer has not seen yet: a cautious guess.
 CHARS_PER_TOKEN = {Profile.FULL: 3.0, Profile.COMPACT: 2.2}
@@ -66,16 +68,13 @@ def facts(cwd: Path, mode: str, today: date) -> str:
 
 def _git_fact(cwd: Path) -> str:
     """Read from the files of the repository: starting git would cost more than the rest of a turn's start."""
-    root = git_root(cwd)
-    if root is None:
-        return "not a repository"
-    folder = root / ".git"
+    folder = git_folder(cwd)
+    if folder is None:
+        return "not a repository" if git_root(cwd) is None else UNREADABLE_HEAD
     try:
-        if folder.is_file():
-            folder = root / folder.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
         head = (folder / "HEAD").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
-        return "a repository whose HEAD cannot be read"
+        return UNREADABLE_HEAD
     branch = head.removeprefix("ref: refs/heads/")
     return f"branch {branch}" if branch != head else f"detached at {head[:12]}"
 

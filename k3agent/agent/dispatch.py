@@ -23,6 +23,7 @@ from k3agent.agent.approvals import Approvals
 from k3agent.agent.arguments import ArgumentsInvalid, parse_object, validate
 from k3agent.agent.changes import FileChanges
 from k3agent.agent.emitter import Emitter
+from k3agent.agent.git_marks import git_marks
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
 from k3agent.agent.permissions import Action, Permissions
@@ -199,7 +200,8 @@ class Dispatcher:
         denial = await self._permit(prepared, summary)
         if denial is not None:
             return _Ending(state=CallState.DENIED, text=denial)
-        prepared.hashes = file_hashes(prepared.access.writes)
+        runs = prepared.access.runs is not None
+        prepared.hashes = file_hashes(git_marks(self._bench.ctx.cwd) if runs else prepared.access.writes)
         start = CallRow(
             turn=self._turn,
             message_id=message.id,

@@ -174,7 +174,8 @@ class Session:
         options = self._options
         output_dir = options.home / "outputs" / self.id
         output_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        reap_orphans(output_dir)
+        orphans = reap_orphans(output_dir)
+        self._traces = resume.Traces(cwd=self._cwd, orphans=orphans, mask=self._masker.mask)
         self._masker.mask_files(output_dir, ())
         self._jobs = JobTable(output_dir)
         rows = self._store.calls(self.id) if self._transcript.messages else []
@@ -322,7 +323,7 @@ class Session:
         rows = self._store.calls(self.id, turn=last.seq)
         open_calls = transcript.open_calls()
         leaf_id = open_calls.id if open_calls is not None else None
-        settled = {} if open_calls is None else resume.settle(open_calls, rows, self._cwd)
+        settled = {} if open_calls is None else resume.settle(open_calls, rows, self._traces)
         earlier = [row for row in rows if row.message_id != leaf_id]
         return await self._turns.run(last.seq, RepetitionPolicy(self.info.profile, earlier), settled)
 
@@ -420,7 +421,7 @@ class Session:
         open_message = self._transcript.open_calls()
         last = self._store.last_turn(self.id)
         if open_message is not None:
-            settled = resume.settle(open_message, self._store.calls(self.id), self._cwd)
+            settled = resume.settle(open_message, self._store.calls(self.id), self._traces)
             dispatcher = Dispatcher(self._bench, last.seq if last else 0, RepetitionPolicy(self.info.profile))
             dispatcher.refuse(open_message, "Not run: k3agent was stopped before this call.", settled)
         if last is not None and last.outcome is None:

@@ -35,6 +35,7 @@ FRONT_ENDS = {
     "k3agent.doctor",
     "k3agent.export",
     "k3agent.stats",
+    "k3agent.soak",
 }
 MIDDLE = {"k3agent.tools", "k3agent.providers", "k3agent.store", "k3agent.config"}
 # part -> the parts it may import besides itself; the package root holds the version and is free for all

@@ -21,6 +21,8 @@ from typing import Any
 
 MARK = "K3AGENT_JOB"
 GRACE_S = 1.0
+# The session of a command that is about to be started: only its mark finds it.
+NOT_KNOWN = 0
 PROC = Path("/proc")
 QUIET: Mapping[str, str] = {
     # `true` as git's editor keeps a message that git has prepared; an empty one fails at once.
@@ -108,8 +110,9 @@ def members(session: int, mark: str = "", since: int = 0) -> list[ProcessInfo]:
     """
     if not PROC.joinpath("self").exists():
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(session, 0)
-            return [ProcessInfo(session, session, "?", 0, 0)]
+            if session != NOT_KNOWN:
+                os.killpg(session, 0)
+                return [ProcessInfo(session, session, "?", 0, 0)]
         return []
     pids = [int(path.name) for path in PROC.iterdir() if path.name.isdigit()]
     found = (info for pid in pids if (info := process_info(pid)))
@@ -118,7 +121,8 @@ def members(session: int, mark: str = "", since: int = 0) -> list[ProcessInfo]:
     return [
         info
         for info in alive
-        if info.session == session or (mark and info.started >= since and text in _environ(info.pid))
+        if (info.session == session and session != NOT_KNOWN)
+        or (mark and info.started >= since and text in _environ(info.pid))
     ]
 
 
@@ -126,7 +130,8 @@ def send(session: int, number: signal.Signals, mark: str = "", since: int = 0) -
     """Send a signal to every process of the session; `mark` and `since` as for `members`."""
     # First to all of the leader's group at once: a shell that outlives its children would report their death.
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(session, number)
+        if session != NOT_KNOWN:
+            os.killpg(session, number)
     for info in members(session, mark, since):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(info.pid, number)
@@ -185,12 +190,19 @@ class SessionLog:
         self._owner = {"pid": os.getpid(), "started": own.started if own else 0, "boot": _boot_id()}
         self._path = folder / f"processes-{os.getpid()}-{self._owner['started']}.json"
         self._records: dict[int, SessionRecord] = {}
+        self._starting: dict[str, SessionRecord] = {}
 
     @property
     def records(self) -> tuple[SessionRecord, ...]:
         return tuple(self._records.values())
 
+    def begin(self, mark: str, command: str) -> None:
+        """Note a command before its process is there: a kill in between would leave it unknown."""
+        self._starting[mark] = SessionRecord(NOT_KNOWN, 0, mark, command[:200])
+        self._save()
+
     def add(self, session: int, mark: str, command: str) -> None:
+        self._starting.pop(mark, None)
         info = process_info(session)
         self._records[session] = SessionRecord(session, info.started if info else 0, mark, command[:200])
         self._save()
@@ -216,33 +228,50 @@ class SessionLog:
         if self._records.pop(session, None):
             self._save()
 
+    def drop(self, mark: str) -> None:
+        """The command could not be started."""
+        if self._starting.pop(mark, None):
+            self._save()
+
     def _save(self) -> None:
-        if not self._records:
+        records = [*self._records.values(), *self._starting.values()]
+        if not records:
             self._path.unlink(missing_ok=True)
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
-        rows = [asdict(record) for record in self._records.values()]
+        rows = [asdict(record) for record in records]
         temporary.write_text(json.dumps({"owner": self._owner, "sessions": rows}), encoding="utf-8")
         temporary.replace(self._path)
 
 
-def reap_orphans(folder: Path) -> list[str]:
-    """End what agents that are gone have left running; returns the commands. Call once at every start."""
-    ended = []
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A command of an agent that is gone. `was_running`: processes of it were left, and have been ended."""
+
+    command: str
+    output: Path
+    was_running: bool
+
+
+def reap_orphans(folder: Path) -> list[Orphan]:
+    """End what agents that are gone have left running, and tell what they ran. Call once at every start."""
+    found: list[Orphan] = []
     for path in sorted(folder.glob("**/processes-*.json")):
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
             owner, rows = saved["owner"], [_record(row) for row in saved["sessions"]]
-            if owner["boot"] == _boot_id() and _is_alive(owner):
+            is_this_boot = owner["boot"] == _boot_id()
+            if is_this_boot and _is_alive(owner):
                 continue
         except (OSError, ValueError, KeyError, TypeError):
-            rows = []
-        else:
-            rows = rows if owner["boot"] == _boot_id() else []
-        ended += [row.command for row in rows if row.end()]
+            rows, is_this_boot = [], False
+        for row in rows:
+            output = next(path.parent.glob(f"output-*-{row.mark[:6]}.txt"), path.parent / "none")
+            # The numbers of processes mean nothing after a restart of the computer.
+            found.append(Orphan(row.command, output, is_this_boot and row.end()))
         path.unlink(missing_ok=True)
-    return ended
+    return found
 
 
 def _is_alive(owner: dict[str, Any]) -> bool:

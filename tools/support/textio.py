@@ -261,7 +261,7 @@ def write_atomic(path: Path, data: bytes, shown: str) -> None:
 def _replace(path: Path, data: bytes, info: os.stat_result | None) -> None:
     if info is not None and not os.access(path, os.W_OK):
         raise PermissionError(13, "Permission denied")
-    temporary = path.parent / f".k3agent-{secrets.token_hex(6)}.tmp"
+    temporary = path.parent / f".k3agent-{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except PermissionError:
@@ -288,6 +288,25 @@ def _replace(path: Path, data: bytes, info: os.stat_result | None) -> None:
         raise
     if durable_writes:
         _sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete half-written files of `write_atomic` whose process is gone."""
+    for path in folder.glob(".k3agent-*-*.tmp"):
+        pid = path.name.split("-")[1]
+        with contextlib.suppress(OSError):
+            if pid.isdigit() and not _is_running(int(pid)):
+                path.unlink()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

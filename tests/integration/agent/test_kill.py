@@ -1,9 +1,7 @@
-"""`kill -9` for real, at random moments, and the task ends the same."""
+"""`kill -9` for real, in a command. At random moments: tests/integration/soak."""
 
 from __future__ import annotations
 
-import os
-import random
 import subprocess
 import sys
 import time
@@ -19,11 +17,9 @@ from k3agent.errors import StoreError
 from k3agent.events import TurnOutcome
 from k3agent.store import database
 from k3agent.store.sessions import SessionStore
-from k3agent.types import Role, SessionId
+from k3agent.types import SessionId
 
 CHILD = Path(__file__).resolve().parents[2] / "support" / "agent_child.py"
-# `make soak` sets it to 200.
-ROUNDS = int(os.environ.get("K3AGENT_KILL_ROUNDS", "12"))
 
 
 def spawn(root: Path, session_id: str) -> subprocess.Popen[str]:
@@ -38,33 +34,6 @@ def workspace(root: Path) -> Path:
     (root / "ws").mkdir(parents=True)
     (root / "ws" / "a.py").write_text("x = 1\n")
     return root / "ws"
-
-
-@pytest.mark.parametrize("seed", range(ROUNDS))
-def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, seed: int) -> None:
-    folder = workspace(tmp_path)
-    chance = random.Random(seed)
-    for _ in range(2):
-        child = spawn(tmp_path, "s-1")
-        time.sleep(chance.uniform(0.0, 0.5))
-        child.kill()
-        child.wait()
-    assert spawn(tmp_path, "s-1").wait(60) == 0
-    assert (folder / "a.py").read_text() == "x = 2\n"
-    # An edit that was applied twice would show here.
-    assert (folder / "b.py").read_text() == "y = 1  # y = 1\n"
-    store = SessionStore(tmp_path / "home")
-    messages = store.messages(SessionId("s-1"))
-    store.close()
-    said = [
-        (item.text, [(c.name, c.arguments) for c in item.calls])
-        for item in messages
-        if item.role is Role.ASSISTANT
-    ]
-    assert said == [(answer.text, [(c.name, c.text) for c in answer.calls]) for answer in ANSWERS]
-    for item in messages:
-        for result in item.results:
-            assert not result.is_error or result.text == UNKNOWN
 
 
 async def test_killed_in_a_command_the_conversation_stays_valid(tmp_path: Path) -> None:
@@ -88,7 +57,7 @@ async def test_killed_in_a_command_the_conversation_stays_valid(tmp_path: Path) 
     end = await session.continue_turn()
     assert end is not None and end.outcome is TurnOutcome.SUCCESS
     results = [result.text for message in session.messages for result in message.results]
-    assert UNKNOWN in results
+    assert any(text.startswith(UNKNOWN) for text in results)
     for request in client.requests:
         check_request(request)
     assert (folder / "a.py").read_text() == "x = 2\n"

@@ -239,7 +239,9 @@ def test_r33_orphans_of_a_killed_agent_end_at_the_next_start(tmp_path):
         assert all(living(session) for session in sessions)
         agent.send_signal(signal.SIGKILL)
     assert all(living(session) for session in sessions)
-    assert reap_orphans(tmp_path) == ["sleep 641 & sleep 642", "sleep 643 & echo done"]
+    found = reap_orphans(tmp_path)
+    assert [orphan.command for orphan in found] == ["sleep 641 & sleep 642", "sleep 643 & echo done"]
+    assert all(orphan.was_running for orphan in found)
     assert not any(living(session) for session in sessions)
     assert reap_orphans(tmp_path) == []
 
@@ -251,7 +253,7 @@ def test_r33_a_reused_number_is_not_killed(tmp_path):
         log._owner["pid"] = 999_999_999
         log._records[other.pid] = processes.SessionRecord(other.pid, 1, "0123456789abcdef", "sleep 650")
         log._save()
-        assert reap_orphans(tmp_path) == []
+        assert [orphan.was_running for orphan in reap_orphans(tmp_path)] == [False]
         assert other.poll() is None
         other.kill()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from support.agents import ReplayClient, call, check_prefixes, options, step, story
 from support.killing import Killed, Killer, abandon
 
-from k3agent.agent.resume import UNKNOWN
+from k3agent.agent.resume import UNKNOWN, is_settled
 from k3agent.agent.session import Session
 from k3agent.events import MessageAdded, TurnEnded, TurnOutcome
 from k3agent.store.sessions import SessionStore
@@ -88,9 +89,9 @@ def same_story(found: list[Any], wanted: list[Any]) -> None:
     for (told, (calls, results)), (told_then, (calls_then, results_then)) in zip(found, wanted, strict=True):
         assert (told, calls) == (told_then, calls_then)
         for (text, is_error), (whole, was_error) in zip(results, results_then, strict=True):
-            if text == UNKNOWN:
+            if text.startswith(UNKNOWN):
                 assert is_error and whole.endswith("[exit code 0]")
-            elif text.startswith("Done: "):
+            elif is_settled(text):
                 assert not is_error and not was_error and "changed. (k3agent was stopped" in text
             else:
                 assert (text, is_error) == (whole, was_error)
@@ -157,7 +158,8 @@ async def test_a_command_with_an_unknown_outcome_is_not_repeated(tmp_path: Path,
     end = await session.continue_turn()
     assert end is not None and end.outcome is TurnOutcome.SUCCESS
     assert files_of(tmp_path / "ws") == {"log": "x\n"}
-    assert [result.text for message in session.messages for result in message.results] == [UNKNOWN]
+    (text,) = [result.text for message in session.messages for result in message.results]
+    assert text == f"{UNKNOWN}\nNone of its processes is running."
     assert await session.continue_turn() is None
     await session.aclose()
 
@@ -173,6 +175,54 @@ async def test_an_edit_is_settled_by_looking_at_the_file(tmp_path: Path, killer:
     assert files_of(workspace) == {"a.py": "x x = 1\n"}
     result = next(result for message in session.messages for result in message.results)
     assert result.text.startswith("Done: a.py changed." if at == BEFORE_RESULT else "Edited a.py (1")
+    await session.aclose()
+
+
+async def test_what_a_command_had_printed_is_told(tmp_path: Path) -> None:
+    """A command that runs when the agent dies: its output, its processes and the repository are looked at."""
+    (tmp_path / "ws" / ".git" / "logs").mkdir(parents=True)
+    (tmp_path / "ws" / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / "ws" / "make.sh").write_text("echo half; touch .git/index.lock; sleep 300")
+    client = ReplayClient([step(call("shell", command="sh make.sh")), step(text="Looked.")])
+    session = await Session.create(options(tmp_path, client, sandbox="off", permission_mode="auto"))
+    task = asyncio.create_task(session.submit("go"))
+    lock = tmp_path / "ws" / ".git" / "index.lock"
+    async with asyncio.timeout(60):
+        while not lock.exists():  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.02)
+    # What the kernel does for a dead process; its commands live on.
+    records = session._jobs._log._path
+    saved = records.read_text()
+    session._store.close()
+    session._lock.release()
+    records.write_text(saved.replace(f'"pid": {os.getpid()}', '"pid": 999999999'))
+    again = await Session.resume(session.id, options(tmp_path, client, sandbox="off"))
+    end = await again.continue_turn()
+    assert end is not None and end.outcome is TurnOutcome.SUCCESS
+    (text,) = [result.text for message in again.messages for result in message.results]
+    assert text.startswith(UNKNOWN) and "still running, and have been ended" in text
+    assert "HEAD of the repository has not moved." in text and "half" in text
+    assert "left the lock index.lock of git: removed" in text and not lock.exists()
+    await again.aclose()
+    task.cancel()
+    with contextlib.suppress(BaseException):
+        await task
+
+
+async def test_a_patch_that_was_cut_in_two_is_told_in_part(tmp_path: Path, killer: Killer) -> None:
+    patch = "--- a/one\n+++ b/one\n@@ -1,1 +1,1 @@\n-1\n+2\n--- a/two\n+++ b/two\n@@ -1,1 +1,1 @@\n-1\n+2\n"
+    answers = [step(call("patch", patch=patch)), step(text="Done.")]
+    (tmp_path / "ws").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "ws" / name).write_text("1\n")
+    session_id, client = await killed_at(tmp_path, killer, answers, AFTER_INTENT)
+    (tmp_path / "ws" / "one").write_text("2\n")
+    (tmp_path / "ws" / f".k3agent-{2**22 + 1}-abcd.tmp").write_text("2\n")
+    session = await Session.resume(session_id, options(tmp_path, client))
+    await session.continue_turn()
+    (result,) = [result for message in session.messages for result in message.results]
+    assert result.text.startswith("Done in part: one changed, two did not.") and result.is_error
+    assert files_of(tmp_path / "ws") == {"one": "2\n", "two": "1\n"}
     await session.aclose()
 
 

@@ -1,0 +1,496 @@
+"""`kill -9` of the agent, its model's server, or both, at random points of a scripted task.
+
+A life of the agent ends at a chosen share of a chosen step; the next one goes on with the session. In the end
+files, commits, store and the next request are compared with those of an undisturbed run. Only the result of a
+call whose process died during it may differ, and has to say so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from k3agent.agent.resume import is_settled
+from k3agent.soak.task import (
+    CHECK,
+    IDENTITY,
+    NEXT_PROMPT,
+    PROMPT,
+    Script,
+    compact_tokens,
+    make_workspace,
+)
+from k3agent.store.database import FILE_NAME, find_damage
+from k3agent.store.records import CallState
+from k3agent.store.sessions import SessionStore
+from k3agent.types import JsonObject, SessionId
+
+SESSION = SessionId("00000000-0000-4000-8000-00000000c0de")
+KINDS = ("agent", "agent", "agent", "backend", "both")
+# Most of what can go wrong lies in the short time in which calls run.
+PHASES = ("asked", "sent", "sent")
+KEPT = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH", "LANG", "OMP_NUM_THREADS", "VIRTUAL_ENV")
+PATIENCE_S = 180.0
+# A life in which nothing happens to the agent, but its server died, is begun again this often.
+MAX_LIVES_MORE = 40
+
+
+# A step, and what goes on in it.
+Place = tuple[int, str]
+
+
+class ProofFailed(AssertionError):
+    """Something that was to hold does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """At `share` of the time that a phase of step `step` took in the undisturbed run: `asked` while its
+    answer is streamed, `sent` while its calls run and are stored.
+    """
+
+    kind: str
+    step: int
+    phase: str
+    share: float
+
+    @property
+    def place(self) -> Place:
+        return self.step, self.phase
+
+
+@dataclass(slots=True, kw_only=True)
+class Played:
+    """What one run of the task left behind."""
+
+    tree: dict[str, str]
+    commits: str
+    story: list[Any]
+    next_request: JsonObject
+    durations: dict[Place, float]
+    num_compactions: int
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Endpoint:
+    """The model's server as a process. `told` gets (place, time) of each request and each answer."""
+
+    def __init__(self, log: Path, num_chapters: int, environ: dict[str, str]) -> None:
+        self.log = log
+        self.told: queue.Queue[tuple[Place, float]] = queue.Queue()
+        self.url = ""
+        self._argv = [
+            sys.executable,
+            "-m",
+            "k3agent.soak.endpoint",
+            str(log),
+            "--chapters",
+            str(num_chapters),
+        ]
+        self._environ = environ
+        self._process: subprocess.Popen[str] | None = None
+        self._port = 0
+        self.start()
+
+    def start(self) -> None:
+        """On the same port as before, if there was one."""
+        process = subprocess.Popen(
+            [*self._argv, "--port", str(self._port)], stdout=subprocess.PIPE, text=True, env=self._environ
+        )
+        self._process = process
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        if not url:
+            raise ProofFailed(f"the endpoint did not start on port {self._port}")
+        self.url = url
+        self._port = int(url.rpartition(":")[2].partition("/")[0])
+        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            number, phase = line.split()
+            self.told.put(((int(number), phase), time.monotonic()))
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._reader.join()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+    def bodies(self) -> list[tuple[int, JsonObject]]:
+        """Every request that arrived, in order. A line that a kill has cut in two is left out."""
+        found: list[tuple[int, JsonObject]] = []
+        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                found.append((entry["position"], entry["body"]))
+        return found
+
+
+class Run:
+    """One run of the task in `root`, disturbed by `kills`."""
+
+    def __init__(
+        self, root: Path, num_chapters: int, kills: list[Kill], durations: dict[Place, float]
+    ) -> None:
+        self.root = root
+        self.workspace, self.home = root / "workspace", root / "data"
+        make_workspace(self.workspace, num_chapters)
+        (root / "home").mkdir()
+        self.environ = _environ(root, self.home, num_chapters)
+        self.counts: Counter[str] = Counter()
+        self._script = Script(num_chapters)
+        self._kills = sorted(kills, key=lambda kill: (kill.place, kill.share))
+        self._durations = durations
+        self._at: Place = (-1, "")
+        self._times: dict[Place, float] = {}
+        self._endpoint = Endpoint(root / "requests.jsonl", num_chapters, self.environ)
+
+    def play(self) -> Played:
+        """To the end of the task, then one more prompt."""
+        try:
+            lives = 0
+            while not self._is_done():
+                lives += 1
+                if lives > len(self._kills) + self.counts["killed agent"] + MAX_LIVES_MORE:
+                    raise ProofFailed(f"{self.root}: the task does not come to its end")
+                self._life()
+            self.counts["lives"] = lives
+            self._say_next()
+            return self._played()
+        finally:
+            self._endpoint.kill()
+            self._check_nothing_left()
+
+    def _life(self) -> None:
+        """From a start of the agent to its end or its death."""
+        while not self._endpoint.told.empty():
+            self._endpoint.told.get()
+        agent = self._start(*self._flags())
+        output = b""
+        try:
+            end = time.monotonic() + PATIENCE_S
+            while agent.poll() is None:
+                if time.monotonic() > end:
+                    raise ProofFailed(f"{self.root}: a life took more than {PATIENCE_S} s")
+                with contextlib.suppress(queue.Empty):
+                    self._note(*self._endpoint.told.get(timeout=0.02))
+                if self._kills and self._at >= self._kills[0].place:
+                    self._strike(agent, self._kills.pop(0))
+        finally:
+            if agent.poll() is None:
+                agent.kill()
+            output = agent.communicate()[0]
+        if agent.returncode != -signal.SIGKILL:
+            self.counts[f"exit {agent.returncode}"] += 1
+            if agent.returncode not in (0, 1, 75):
+                raise ProofFailed(f"{self.root}: k3agent ended with {agent.returncode}: {output[-2000:]!r}")
+
+    def _note(self, place: Place, at: float) -> None:
+        # The summary of a compaction is no step.
+        if place[0] >= 0:
+            self._at = place
+            self._times[place] = at
+
+    def _strike(self, agent: subprocess.Popen[bytes], kill: Kill) -> None:
+        """Wait until the share of the phase has passed, then kill."""
+        begun = self._times[self._at]
+        time.sleep(max(0.0, begun + kill.share * self._durations.get(kill.place, 0.1) - time.monotonic()))
+        if kill.kind != "backend":
+            agent.kill()
+            agent.wait()
+            self.counts["killed agent"] += 1
+        if kill.kind != "agent":
+            self._endpoint.kill()
+            self.counts["killed backend"] += 1
+        if kill.kind != "backend":
+            self._check_store()
+        if kill.kind != "agent":
+            self._endpoint.start()
+
+    def _check_store(self) -> None:
+        """After a death: at most the answer that was being streamed is missing."""
+        store = SessionStore(self.home)
+        try:
+            stored = [item for item in store.messages(SESSION) if item.calls or item.finish is not None]
+        finally:
+            store.close()
+        damage = find_damage(self.home / FILE_NAME)
+        if damage:
+            raise ProofFailed(f"{self.root}: the store: {damage}")
+        # The request for answer N came when all answers before it were in.
+        if len(stored) < self._at[0]:
+            raise ProofFailed(f"{self.root}: {self._at[0]} answers were in, {len(stored)} are stored")
+
+    def _flags(self) -> tuple[str, ...]:
+        """How the next life goes on."""
+        store = SessionStore(self.home)
+        try:
+            if not store.exists(SESSION):
+                return (PROMPT, "--session-id", SESSION)
+            if store.last_turn(SESSION) is None:
+                return (PROMPT, "--resume", SESSION)
+            return ("--resume", SESSION)
+        finally:
+            store.close()
+
+    def _is_done(self) -> bool:
+        if not (self.home / FILE_NAME).exists():
+            return False
+        store = SessionStore(self.home)
+        try:
+            last = store.last_turn(SESSION)
+        finally:
+            store.close()
+        return last is not None and last.outcome == "success"
+
+    def _start(self, *flags: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "k3agent.cli", "run", *flags, "--base-url", self._endpoint.url]
+        return subprocess.Popen(
+            [*argv, "--model", "scripted", "--check", CHECK, "--output-format", "json"],
+            cwd=self.workspace,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def _say_next(self) -> None:
+        agent = self._start(NEXT_PROMPT, "--resume", SESSION)
+        output = agent.communicate(timeout=PATIENCE_S)[0]
+        if agent.returncode != 0:
+            raise ProofFailed(
+                f"{self.root}: the next prompt ended with {agent.returncode}: {output[-2000:]!r}"
+            )
+
+    # --- what is left at the end ---
+
+    def _played(self) -> Played:
+        bodies = self._endpoint.bodies()
+        check_requests(bodies)
+        store = SessionStore(self.home)
+        try:
+            story = self._story(store)
+            self._check_rows(store)
+            num_compactions = len(store.compactions(SESSION))
+        finally:
+            store.close()
+        times = sorted(self._times.items())
+        durations = {place: after - at for (place, at), (_, after) in pairwise(times)}
+        return Played(
+            tree=tree_of(self.workspace),
+            commits=_git(self.workspace, self.environ, "log", "--format=%s %T"),
+            story=story,
+            next_request=json.loads(json.dumps(bodies[-1][1]).replace(str(self.root), "ROOT")),
+            durations=durations,
+            num_compactions=num_compactions,
+            counts=self.counts,
+        )
+
+    def _story(self, store: SessionStore) -> list[Any]:
+        return [
+            (
+                message.role.value,
+                message.origin.value,
+                message.text.replace(str(self.root), "ROOT"),
+                message.reasoning.text if message.reasoning else None,
+                [(call.id, call.name, call.arguments) for call in message.calls],
+                [result.text.replace(str(self.root), "ROOT") for result in message.results],
+            )
+            for message in store.messages(SESSION)
+        ]
+
+    def _check_rows(self, store: SessionStore) -> None:
+        """Each call has one row with a result, each turn an end, and no draft is left."""
+        calls = [call.id for message in store.messages(SESSION) for call in message.calls]
+        rows = store.calls(SESSION)
+        if sorted(calls) != sorted(row.call_id for row in rows):
+            raise ProofFailed(f"{self.root}: calls and their rows differ")
+        for row in rows:
+            self.counts[f"calls {row.state}"] += 1
+            if row.result is None or row.state is CallState.STARTED:
+                raise ProofFailed(f"{self.root}: call {row.call_id} was left open")
+        if store.draft(SESSION) is not None:
+            raise ProofFailed(f"{self.root}: a draft was left")
+
+    def _check_nothing_left(self) -> None:
+        """No process of the run lives on in its folders."""
+        left = [pid for pid in _pids_below(self.root) if pid != os.getpid()]
+        if left:
+            raise ProofFailed(f"{self.root}: processes {left} were left behind")
+
+
+def _environ(root: Path, home: Path, num_chapters: int) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    if "PYTHONPATH" in kept:
+        folders = kept["PYTHONPATH"].split(os.pathsep)
+        kept["PYTHONPATH"] = os.pathsep.join(str(Path(folder).absolute()) for folder in folders)
+    return {
+        **kept,
+        **IDENTITY,
+        "HOME": str(root / "home"),
+        "XDG_CONFIG_HOME": str(root / "config"),
+        "K3AGENT_HOME": str(home),
+        "K3AGENT_COMPACTION_TOKENS": str(compact_tokens(num_chapters)),
+    }
+
+
+def _pids_below(root: Path) -> list[int]:
+    found: list[int] = []
+    for path in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
+        with contextlib.suppress(OSError):
+            if path.name.isdigit() and (path / "cwd").readlink().is_relative_to(root):
+                found.append(int(path.name))
+    return found
+
+
+def tree_of(folder: Path) -> dict[str, str]:
+    """Every file but git's own: its mode and its bytes."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if name.parts[0] != ".git" and not path.is_dir():
+            found[str(name)] = f"{path.stat().st_mode:o} {path.read_bytes().hex()}"
+    return found
+
+
+def _git(folder: Path, environ: dict[str, str], *argv: str) -> str:
+    done = subprocess.run(["git", *argv], cwd=folder, env=environ, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def check_requests(bodies: list[tuple[int, JsonObject]]) -> None:
+    """What a strict server demands of every request, and the law of the growing prompt: what differs from the
+    request before begins with another head, which only a compaction makes.
+    """
+    before: list[JsonObject] = []
+    for _, body in bodies:
+        messages: list[JsonObject] = body["messages"]
+        waiting: list[str] = []
+        for message in messages:
+            if message["role"] == "tool":
+                if not waiting or message["tool_call_id"] != waiting.pop(0) or not message["content"]:
+                    raise ProofFailed(f"a result without its call: {message}")
+                continue
+            if waiting:
+                raise ProofFailed(f"calls without results: {waiting}")
+            waiting = [call["id"] for call in message.get("tool_calls") or ()]
+        if waiting:
+            raise ProofFailed(f"calls without results at the end: {waiting}")
+        same = next(
+            (at for at, pair in enumerate(zip(before, messages, strict=False)) if pair[0] != pair[1]), None
+        )
+        if same is not None and same > 1 and same < len(before) - 1:
+            raise ProofFailed(f"message {same} of a request differs from that of the request before")
+        before = messages
+
+
+def differences(found: Played, wanted: Played) -> list[str]:
+    """How a disturbed run differs from the undisturbed one, beyond what results of dead calls may say."""
+    problems: list[str] = []
+    if found.tree != wanted.tree:
+        names = sorted(
+            name
+            for name in found.tree.keys() | wanted.tree.keys()
+            if found.tree.get(name) != wanted.tree.get(name)
+        )
+        problems.append(f"files differ: {', '.join(names)}")
+    if found.commits != wanted.commits:
+        problems.append(f"commits differ: {found.commits!r} and {wanted.commits!r}")
+    if len(found.story) != len(wanted.story):
+        problems.append(f"{len(found.story)} messages, not {len(wanted.story)}")
+    for at, (one, other) in enumerate(zip(found.story, wanted.story, strict=False)):
+        if one[:5] != other[:5]:
+            problems.append(f"message {at} differs: {_apart(str(one[:5]), str(other[:5]))}")
+            break
+        for text, whole in zip(one[5], other[5], strict=True):
+            if text != whole and not is_settled(text):
+                problems.append(f"a result of message {at} differs: {_apart(text, whole)}")
+            found.counts["results of dead calls"] += text != whole
+    problems += _request_differences(found.next_request, wanted.next_request)
+    return problems
+
+
+def _request_differences(found: JsonObject, wanted: JsonObject) -> list[str]:
+    """The bodies of the next request, results of dead calls aside."""
+    for field_name in found.keys() | wanted.keys():
+        if field_name not in ("messages", "max_completion_tokens") and found.get(field_name) != wanted.get(
+            field_name
+        ):
+            return [f"the next request differs in {field_name}"]
+    one, other = found["messages"], wanted["messages"]
+    if len(one) != len(other):
+        return [f"the next request has {len(one)} messages, not {len(other)}"]
+    for at, (message, whole) in enumerate(zip(one, other, strict=True)):
+        if message != whole and not (message["role"] == "tool" and is_settled(str(message["content"]))):
+            return [f"message {at} of the next request differs: {_apart(str(message), str(whole))}"]
+    return []
+
+
+def _apart(one: str, other: str) -> str:
+    """Both texts from a little before the place where they part."""
+    pairs = enumerate(zip(one, other, strict=False))
+    at = max(0, next((at for at, (a, b) in pairs if a != b), min(len(one), len(other))) - 80)
+    return f"{one[at : at + 300]!r} and {other[at : at + 300]!r}"
+
+
+def choose(chance: random.Random, count: int, num_steps: int) -> list[Kill]:
+    """`count` points, evenly over the steps; a little beyond the end of a step too."""
+    return [
+        Kill(
+            kind=chance.choice(KINDS),
+            step=chance.randrange(num_steps),
+            phase=chance.choice(PHASES),
+            share=chance.uniform(0.0, 1.05),
+        )
+        for _ in range(count)
+    ]
+
+
+def prove(
+    root: Path,
+    *,
+    num_kills: int,
+    num_chapters: int,
+    kills_per_task: int,
+    seed: int,
+    say: Callable[[str], None],
+) -> Counter[str]:
+    """The undisturbed run, then as many disturbed ones as the kills need. Raises ProofFailed."""
+    whole = Run(root / "whole", num_chapters, [], {}).play()
+    say(f"undisturbed: {len(whole.story)} messages, {whole.num_compactions} compactions")
+    chance = random.Random(seed)
+    total: Counter[str] = Counter()
+    round_number = 0
+    while total["killed agent"] + total["killed backend"] < num_kills:
+        left = num_kills - total["killed agent"] - total["killed backend"]
+        kills = choose(chance, min(kills_per_task, left), len(Script(num_chapters)) - 1)
+        folder = root / f"k{round_number:04d}"
+        played = Run(folder, num_chapters, kills, whole.durations).play()
+        problems = differences(played, whole)
+        if problems:
+            raise ProofFailed(f"seed {seed}, round {round_number} ({folder}): " + "; ".join(problems))
+        total += played.counts
+        shutil.rmtree(folder)
+        say(f"round {round_number}: {dict(played.counts)}")
+        round_number += 1
+    return total
