@@ -1,10 +1,11 @@
-"""Logits to one token id: what the grammar allows, penalties, temperature, truncation, and the draw."""
+"""Logits to one token id: the grammar, raised copies, penalties, temperature, truncation, and the draw."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from k3agent.backend.engine.copying import Copied
 from k3agent.backend.engine.grammar import Allowed, Free, Masked
 from k3agent.backend.engine.messages import SamplingParams, TokenLogprobs
 from k3agent.backend.errors import BackendError
@@ -22,9 +23,16 @@ class Choice:
     """What choosing the tokens of one request needs to remember: its random source, and what was said."""
 
     def __init__(
-        self, params: SamplingParams, prompt_ids: list[int], vocab_size: int, device: torch.device
+        self,
+        params: SamplingParams,
+        prompt_ids: list[int],
+        vocab_size: int,
+        device: torch.device,
+        copied: Copied | None = None,
     ) -> None:
         self.params = params
+        self.copied = copied
+        """Has read the prompt; None for models that need no help."""
         self.generator = _generator(params, device)
         self.counts: Tensor | None = None
         """[V], how often each token was generated; kept only for penalties."""
@@ -41,11 +49,13 @@ class Choice:
     def is_plain(self) -> bool:
         """Is the likeliest token all that is asked for?"""
         params = self.params
-        is_free = self.counts is None and self.is_known is None
+        is_free = self.counts is None and self.is_known is None and self.copied is None
         return is_free and self.generator is None and params.logprobs is None
 
     def took(self, token_ids: list[int]) -> None:
         """Note tokens that were added to the answer, chosen or forced."""
+        if self.copied is not None:
+            self.copied.read(token_ids)
         if self.counts is not None:
             ids = torch.tensor(token_ids, dtype=torch.long, device=self.counts.device)
             self.counts.index_add_(0, ids, torch.ones_like(ids, dtype=self.counts.dtype))
@@ -58,8 +68,12 @@ class Choice:
         self.is_known.index_fill_(0, ids, True)
 
     def penalise(self, logits: Tensor, ids: Tensor | None) -> Tensor:
-        """Logits after the penalties; `ids` are those of the logits when they are not all."""
+        """Logits after the penalties; `ids` are those of the logits when they are not all. Copies are raised
+        in free text only: what chooses among few spellings is no word.
+        """
         params = self.params
+        if self.copied is not None and ids is None:
+            logits = self.copied.apply(logits)
         if self.is_known is not None:
             known = self.is_known if ids is None else self.is_known[ids]
             factor = params.repetition_penalty
