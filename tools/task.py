@@ -22,6 +22,9 @@ class TaskItem(Args):
     )
     mode: Literal["read", "write"] = Field(default="read", description="write: it may change files.")
     folder: str = Field(default=".", description="It works here and can write nowhere else. Default: all.")
+    worktree: bool = Field(
+        default=False, description="Work in a copy of the repository; its changes are brought back."
+    )
     after: list[int] = Field(
         default_factory=list, description="Numbers of tasks in this list, from 1, that must be done first."
     )
@@ -61,6 +64,7 @@ def _brief(item: TaskItem) -> TaskBrief:
         brief=item.brief,
         folder=item.folder,
         is_writing=item.mode == "write",
+        has_worktree=item.worktree,
         after=tuple(item.after),
         max_turns=item.max_turns,
         max_usd=item.max_usd,

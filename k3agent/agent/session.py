@@ -201,7 +201,10 @@ class Session:
             extra_dirs=options.extra_dirs,
             home=options.home,
             environ=options.environ,
-            readable=(blob_folder, self._tool_ctx.output_dir, *(subtask.readable if subtask else ())),
+            readable=(
+                *(blob_folder, self._tool_ctx.output_dir, options.home / "worktrees" / self.id),
+                *(subtask.readable if subtask else ()),
+            ),
             is_fenced=subtask is not None,
             rules_root=subtask.rules_root if subtask else None,
         )

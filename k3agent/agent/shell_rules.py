@@ -129,7 +129,7 @@ class Judge:
     def judge_variables(self, names: Iterable[str]) -> list[Verdict]:
         """Variables set for all that follows."""
         return [
-            self._ask(f"it changes {name}, and so what other programs run")
+            self._walled(f"it changes {name}, and so what other programs run")
             for name in names
             if name in DANGEROUS_ENV
         ]
@@ -149,7 +149,7 @@ class Judge:
             return Verdict(action=Action.ASK, reason=secret, by="protection")
         danger = self._danger(simple, program)
         if danger is not None:
-            return self._ask(f"`{_short(simple.text)}`: {danger}")
+            return self._walled(f"`{_short(simple.text)}`: {danger}")
         if self._is_harmless(simple, program):
             return _allow("it only looks")
         place = self._wrong_place(simple, program)
@@ -171,8 +171,8 @@ class Judge:
         action = Action.DENY if self._mode is Mode.PLAN else Action.ASK
         return Verdict(action=action, reason=reason, by="mode")
 
-    def _outside(self, reason: str) -> Verdict:
-        """A subagent's folder is a wall, where a user's workspace is a line that rules may cross."""
+    def _walled(self, reason: str) -> Verdict:
+        """What rules may allow in a user's session, and nothing allows to a subagent."""
         if self._territory.is_fenced:
             return Verdict(action=Action.ASK, reason=reason, by="protection")
         return self._ask(reason)
@@ -329,10 +329,10 @@ class Judge:
 
     def _wrong_place(self, simple: SimpleCommand, program: str) -> Verdict | None:
         if self._stray:
-            return self._outside(f"`{_short(simple.text)}` would run in {self._stray}, outside the workspace")
+            return self._walled(f"`{_short(simple.text)}` would run in {self._stray}, outside the workspace")
         beyond = self._beyond(simple, program)
         if beyond is not None:
-            return self._outside(f"`{_short(simple.text)}` names {beyond}, which is outside the workspace")
+            return self._walled(f"`{_short(simple.text)}` names {beyond}, which is outside the workspace")
         if program not in WRITERS:
             return None
         for path in self._paths(simple):
@@ -340,13 +340,13 @@ class Judge:
             if protected is not None:
                 return Verdict(action=Action.ASK, reason=protected, by="protection")
             if not self._territory.is_inside(path) and program not in ("tar", "rsync", "cp"):
-                return self._outside(f"`{_short(simple.text)}` names {path}, which is outside the workspace")
+                return self._walled(f"`{_short(simple.text)}` names {path}, which is outside the workspace")
         if program in ("cp", "rsync"):
             last = next(
                 (word for word in reversed(simple.words[1:]) if word is None or word[:1] != "-"), None
             )
             if last is not None and any(not self._territory.is_inside(path) for path in self._resolve(last)):
-                return self._outside(f"it would write {last}, which is outside the workspace")
+                return self._walled(f"it would write {last}, which is outside the workspace")
         return self._write_by_mode(simple, program)
 
     def _beyond(self, simple: SimpleCommand, program: str) -> Path | None:
@@ -397,7 +397,7 @@ class Judge:
             if protected is not None:
                 return Verdict(action=Action.ASK, reason=protected, by="protection")
             if not self._territory.is_inside(path):
-                return self._outside(f"it would write {path}, which is outside the workspace")
+                return self._walled(f"it would write {path}, which is outside the workspace")
         if self._mode in (Mode.AUTO, Mode.ACCEPT_EDITS):
             return None
         return self._by_mode(f"writing {target}")

@@ -18,11 +18,12 @@ from k3agent.agent.approvals import Approvals
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.fanout import SharedClient, project
 from k3agent.agent.options import Limits, Receipt, SessionOptions, Subtask
-from k3agent.agent.permissions import Mode, Permissions
+from k3agent.agent.permissions import Action, Mode, Permissions
 from k3agent.agent.policies import LimitPolicy
 from k3agent.agent.purse import Purse
 from k3agent.agent.tasks import TaskGraph, TaskNode, TaskState
 from k3agent.agent.transcript import new_session_id
+from k3agent.agent.worktrees import Worktree
 from k3agent.errors import K3AgentError, ProviderError, ToolError
 from k3agent.events import (
     AnyEvent,
@@ -201,6 +202,8 @@ class FanOut:
         roots = (self._root, *(folder.resolve() for folder in self._parts.options.extra_dirs))
         if not any(path.is_relative_to(root) for root in roots):
             raise ToolError(f"{brief.title}: the folder {brief.folder} is outside the workspace.")
+        if brief.has_worktree and not path.is_relative_to(self._root):
+            raise ToolError(f"{brief.title}: {brief.folder} is outside the repository of the workspace.")
         if not path.is_dir():
             raise ToolError(f"{brief.title}: {brief.folder} is no folder. Make it first, or name another.")
         return path
@@ -276,18 +279,59 @@ class FanOut:
         node.state = TaskState.RUNNING
         self._keep(node)
         try:
-            await self._run_child(node, self._folder(node.brief))
+            copy = await self._copy(node)
+            folder = self._folder(node.brief)
+            root = self._root
+            if copy is not None:
+                folder, root = copy.workspace / folder.relative_to(root), copy.workspace
+                # Git keeps no empty folders.
+                folder.mkdir(parents=True, exist_ok=True)
+            await self._run_child(node, folder, root)
+            if copy is not None:
+                await self._fold_in(node, copy)
         except K3AgentError as error:
             node.state, node.detail = TaskState.FAILED, str(error)
         if node.state.is_over:
             self._keep(node)
 
-    async def _run_child(self, node: TaskNode, folder: Path) -> None:
+    async def _copy(self, node: TaskNode) -> Worktree | None:
+        """The worktree of a node that has one, made if it is not there. Where it is is stored first."""
+        if not node.brief.has_worktree:
+            return None
+        parts = self._parts
+        home, is_new = parts.options.home, not parts.store.exists(node.child)
+        copy = await asyncio.to_thread(Worktree.of, self._root, home, parts.session_id, node.number)
+        if not node.base:
+            node.base, node.place = await asyncio.to_thread(copy.snapshot), str(copy.place)
+            self._graph.save(node)
+        await asyncio.to_thread(copy.check_out, node.base, is_new=is_new)
+        return copy
+
+    async def _fold_in(self, node: TaskNode, copy: Worktree) -> None:
+        """The end of a worktree: what a finished task made is brought back, anything else stays there."""
+        if node.state is TaskState.DONE:
+            node.evidence["files"] = []
+            files = await asyncio.to_thread(copy.bring_back, node.base, self._refusal)
+            node.evidence["files"] = list(files)
+        elif node.state is TaskState.FAILED and not await asyncio.to_thread(copy.drop_unused, node.base):
+            node.detail = f"{node.detail}; what it made is in {copy.place}"
+
+    def _refusal(self, path: Path) -> str:
+        """Why `path` may not be written here, or ''. That a person would be asked is no reason: the subagent
+        has asked.
+        """
+        from k3agent.tools.base import Access  # lazy: pydantic; loaded with the session
+
+        verdict = self._parts.permissions.judge("write", Access(writes=(path,)))
+        is_refused = verdict.action is Action.DENY or verdict.by == "protection"
+        return verdict.reason if is_refused else ""
+
+    async def _run_child(self, node: TaskNode, folder: Path, root: Path) -> None:
         parts = self._parts
         waiting = sum(not other.state.is_over and other.number not in self._busy for other in self._nodes)
         self._purse.open(node, parts.store.requests(node.child))
         limits = self._purse.grant(node, waiting)
-        child = await parts.open(self._options(node, folder, limits), node.child)
+        child = await parts.open(self._options(node, folder, root, limits), node.child)
         try:
             child.subscribe(lambda event: self._event(node, child, event))
             self._busy[node.number] = child
@@ -302,7 +346,8 @@ class FanOut:
             self._purse.close(node)
             await child.aclose()
 
-    def _options(self, node: TaskNode, folder: Path, limits: Limits) -> SessionOptions:
+    def _options(self, node: TaskNode, folder: Path, root: Path, limits: Limits) -> SessionOptions:
+        """`root`: what stands for the workspace: it may be read, and rules are relative to it."""
         parts = self._parts
         mode = parts.permissions.mode if node.brief.is_writing else Mode.PLAN
         return dataclasses.replace(
@@ -317,8 +362,8 @@ class FanOut:
             subtask=Subtask(
                 parent=parts.session_id,
                 number=node.number,
-                rules_root=self._root,
-                readable=(self._root, *parts.options.extra_dirs),
+                rules_root=root,
+                readable=(root, *parts.options.extra_dirs),
             ),
         )
 

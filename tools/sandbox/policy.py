@@ -104,6 +104,9 @@ def _protected(roots: Sequence[Path], git_folders: Sequence[Path], home: Path) -
             found += _existing(root, (".git",))
     for folder in git_folders:
         found += _protected_in_git(folder)
+        if any(other.parent == folder / "worktrees" for other in git_folders):
+            # The repository of a linked work tree: what its main work tree has checked out stays.
+            found += _existing(folder, ("HEAD", "index"))
     if _is_below(home, roots):
         found += _existing(home, PROTECTED_HOME)
     else:

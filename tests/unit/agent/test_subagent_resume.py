@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from k3agent.store.sessions import SessionStore
 from k3agent.types import SessionId
 
 ITEMS = (item("look"), item("make", mode="write", folder="sub"), item("last", after=[1, 2]))
+WHO = ("-c", "user.name=t", "-c", "user.email=t@t")
 STORIES: dict[str, Any] = {
     "go": fan_out(*ITEMS),
     "look": [step(call("read", path="a.py")), step(text="x is 1.")],
@@ -41,6 +43,10 @@ def workspace(root: Path) -> Path:
     return root / "ws"
 
 
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
 def states(root: Path, session_id: SessionId) -> dict[str, str]:
     store = SessionStore(root / "home")
     nodes = TaskGraph(store, session_id).nodes()
@@ -59,6 +65,30 @@ async def kill_and_resume(root: Path, killer: Killer, at: int) -> tuple[FleetCli
     """Dies at half commit `at`; then a new process goes on to the end."""
     ws = workspace(root)
     client = FleetClient(STORIES)
+    session = await die(root, killer, at, client)
+    died = session is not None
+    if session is not None:
+        known = children(root, session.id)
+        session = await Session.resume(session.id, options(root, client))
+        end = await (session.continue_turn() if session.messages else session.submit("go"))
+        assert end is None or end.outcome is TurnOutcome.SUCCESS
+        if known:
+            # The same sessions went on: none was started anew.
+            assert children(root, session.id) == known
+        result = session.messages[-2].results[0].text
+        assert result.count(": done") == 3 and "All is well." in result
+        await session.aclose()
+    store = SessionStore(root / "home")
+    parent = next(row.id for row in store.list_sessions() if not row.owner)
+    assert len(store.list_sessions()) == 4
+    store.close()
+    assert states(root, parent) == {"look": "done", "make": "done", "last": "done"}
+    assert (ws / "sub" / "b.py").read_text() == "y\n"
+    return client, died
+
+
+async def die(root: Path, killer: Killer, at: int, client: FleetClient) -> Session | None:
+    """The session of a process that died at half commit `at`, or None: it came to its end before."""
     opened: list[Session] = []
     init = Session.__init__
 
@@ -77,23 +107,7 @@ async def kill_and_resume(root: Path, killer: Killer, at: int) -> tuple[FleetCli
     for one in reversed(opened):
         await abandon(one)
     killer.arm(None)
-    if died:
-        known = children(root, session.id)
-        session = await Session.resume(session.id, options(root, client))
-        end = await (session.continue_turn() if session.messages else session.submit("go"))
-        assert end is None or end.outcome is TurnOutcome.SUCCESS
-        if known:
-            # The same sessions went on: none was started anew.
-            assert children(root, session.id) == known
-        result = session.messages[-2].results[0].text
-        assert result.count(": done") == 3 and "All is well." in result
-        await session.aclose()
-    assert states(root, session.id) == {"look": "done", "make": "done", "last": "done"}
-    store = SessionStore(root / "home")
-    assert len(store.list_sessions()) == 4
-    store.close()
-    assert (ws / "sub" / "b.py").read_text() == "y\n"
-    return client, died
+    return session if died else None
 
 
 async def test_a_kill_at_every_commit_of_the_tree(tmp_path: Path, killer: Killer) -> None:
@@ -106,6 +120,33 @@ async def test_a_kill_at_every_commit_of_the_tree(tmp_path: Path, killer: Killer
         if not died:
             break
     assert deaths > 40
+
+
+async def test_a_kill_anywhere_around_a_worktree(tmp_path: Path, killer: Killer) -> None:
+    """It is brought back once, whole, whenever the process dies."""
+    deaths = 0
+    for at in range(0, 200, 3):
+        root = tmp_path / str(at)
+        ws = workspace(root)
+        for words in (("init", "-q"), ("add", "-A"), (*WHO, "commit", "-qm", "first")):
+            git(ws, *words)
+        (ws / "dirty.py").write_text("dirty\n")
+        make = [step(call("write", path="b.py", content="y\n")), step(text="b.py is there.")]
+        stories = {"go": fan_out(item("make", mode="write", worktree=True, folder="sub")), "make": make}
+        client = FleetClient(stories)
+        session = await die(root, killer, at, client)
+        died = session is not None
+        if session is not None:
+            session = await Session.resume(session.id, options(root, client))
+            await (session.continue_turn() if session.messages else session.submit("go"))
+            assert ": done" in session.messages[-2].results[0].text
+            await session.aclose()
+        assert (ws / "sub" / "b.py").read_text() == "y\n" and (ws / "dirty.py").exists()
+        assert git(ws, "worktree", "list").count("\n") == 1
+        deaths += died
+        if not died:
+            break
+    assert deaths > 8
 
 
 async def test_an_endpoint_that_fails_pauses_the_tree_and_resume_finishes_it(tmp_path: Path) -> None:
