@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +20,10 @@ from pydantic import Field
 
 from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
-from k3agent.tools.support import paths, processes, truncate
+from k3agent.tools.sandbox.base import Sandbox
+from k3agent.tools.support import paths, processes, truncate, usage
 from k3agent.tools.support.processes import Orphan, reap_orphans
+from k3agent.tools.support.usage import default_limits
 
 __all__ = ["Job", "JobTable", "JobsTool", "Orphan", "reap_orphans"]
 
@@ -93,6 +95,23 @@ class JobTable:
         self._watchers: set[asyncio.Task[None]] = set()
         self._notices: list[str] = []
         self._num_started = 0
+        self.limits = default_limits()
+        self._settle_after: Callable[[], str] = str
+
+    def guard(self, sandbox: Sandbox) -> None:
+        """Hold commands to the limits of `sandbox`, and let it look at what they leave."""
+        self.limits, self._settle_after = sandbox.limits, sandbox.settle
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs besides the command that is asked about."""
+        return bool(self._watchers)
+
+    def _settle(self) -> None:
+        """What commands in the background leave to run later is not left lying until the next command."""
+        told = self._settle_after()
+        if told:
+            self._notices.append(told)
 
     async def start(self, argv: Sequence[str], command: str, cwd: Path, environ: dict[str, str]) -> Job:
         """Start `argv` (the guarded form of `command`)."""
@@ -145,12 +164,16 @@ class JobTable:
         try:
             next_sample = time.monotonic() + self.sample_s
             while not (await asyncio.wait({waiting}, timeout=min(SIZE_SAMPLE_S, self.sample_s)))[0]:
+                too_much = usage.excess(job.session, self.limits)
                 if _size(job.output) > MAX_OUTPUT_BYTES:
-                    job.note = "killed: too much output"
+                    too_much = "too much output"
+                if too_much:
+                    job.note = f"killed: {too_much}"
                     await processes.end_session(job.session, **self._log.marks(job.session))
                 if time.monotonic() < next_sample:
                     continue
                 next_sample = time.monotonic() + self.sample_s
+                await asyncio.to_thread(self._settle)
                 was_stalled = job.is_stalled
                 job.observe(self.stall_s)
                 if job.is_stalled and not was_stalled:
@@ -158,6 +181,7 @@ class JobTable:
         finally:
             waiting.cancel()
         self.finish(job)
+        await asyncio.to_thread(self._settle)
         if not job.note:
             self._notices.append(f"Job {job.id} has ended: {job.status}.")
 
@@ -167,10 +191,11 @@ class JobTable:
         while count % 30 or processes.members(job.session, **self._log.marks(job.session)):
             await asyncio.sleep(SIZE_SAMPLE_S)
             count += 1
-            if _size(job.output) > MAX_OUTPUT_BYTES:
+            if _size(job.output) > MAX_OUTPUT_BYTES or usage.excess(job.session, self.limits):
                 await processes.end_session(job.session, **self._log.marks(job.session))
                 break
         self._log.remove(job.session)
+        await asyncio.to_thread(self._settle)
 
     def take_notices(self) -> list[str]:
         """What happened to background jobs since the last call: one sentence each, for model and user."""

@@ -13,11 +13,13 @@ from pydantic import Field
 
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.jobs import MAX_OUTPUT_BYTES, Job, JobTable
-from k3agent.tools.support import paths, processes, truncate
+from k3agent.tools.support import paths, processes, truncate, usage
 
 # Reading a longer output takes long enough to be moved off the event loop.
 LONG_BYTES = 1 << 20
-MAX_POLL_S = 0.5
+MAX_POLL_S = 0.25
+# Short commands are not worth a look through all processes.
+USAGE_AFTER_S = 0.1
 
 
 class ShellArgs(Args):
@@ -41,6 +43,7 @@ class ShellTool:
 
     async def run(self, args: ShellArgs, ctx: ToolContext) -> ToolOutput:
         table: JobTable = ctx.jobs
+        table.guard(ctx.sandbox)
         writable = (ctx.cwd, *ctx.extra_dirs)
         argv = ctx.sandbox.wrap(processes.shell_argv(args.command), ctx.cwd, writable)
         job = await table.start(argv, args.command, ctx.cwd, ctx.environ)
@@ -60,12 +63,14 @@ class ShellTool:
         # The exit code of several commands in one line tells of the last only.
         may_have_failed = job.exit_code != 0 or any(sign in args.command for sign in "|;&\n")
         refused = ctx.sandbox.explain(text, ctx.cwd, writable) if may_have_failed else ""
-        last = f"{refused}\n{last}" if refused else last
+        left = await asyncio.to_thread(ctx.sandbox.settle, is_over=not goes_on and not table.is_busy)
+        last = "\n".join(line for line in (refused, left, last) if line)
         return ToolOutput(text=f"{text}\n{last}" if text else last, data={"exit_code": job.exit_code})
 
 
 async def _wait(job: Job, timeout_s: int, ctx: ToolContext) -> str:
     """Wait for the shell itself. Returns "" when it has ended, else the line that says why it must be."""
+    table: JobTable = ctx.jobs
     waiting = asyncio.ensure_future(job.process.wait())
     deadline = time.monotonic() + timeout_s
     size, delay = 0, 0.05
@@ -80,6 +85,9 @@ async def _wait(job: Job, timeout_s: int, ctx: ToolContext) -> str:
             now = job.output.stat().st_size
             if now > MAX_OUTPUT_BYTES:
                 return f"[more than {MAX_OUTPUT_BYTES >> 20} MB of output; killed]"
+            too_much = usage.excess(job.session, table.limits) if delay > USAGE_AFTER_S else ""
+            if too_much:
+                return f"[{too_much}; killed]"
             if now != size:
                 ctx.emit(_news(job, size, now))
                 size = now

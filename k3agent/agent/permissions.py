@@ -189,6 +189,18 @@ class Territory:
                             return f"{path} lies in the protected folder {name}"
         return None
 
+    def runs_later(self, path: Path) -> str | None:
+        """Why writing there is asked about unless a rule allows it, or None."""
+        from k3agent.tools.sandbox.policy import PROTECTED  # lazy: tools bring pydantic, 0.1 s
+
+        for root in self._roots:
+            if path.is_relative_to(root):
+                inner = str(path.relative_to(root)).casefold()
+                for name in map(str.casefold, PROTECTED):
+                    if inner == name or inner.startswith(name + "/"):
+                        return f"{path} can make programs run later, outside of the sandbox"
+        return None
+
     def shown(self, path: Path) -> str:
         return str(path.relative_to(self.cwd)) if path.is_relative_to(self.cwd) else str(path)
 
@@ -241,6 +253,9 @@ class Permissions:
         for rule in self._allow:
             if rule.fits_tool(tool) and rule.fits_path(path, self.territory.rules_root):
                 return Verdict(action=Action.ALLOW, reason=f"the rule {rule.text} allows it", by="rule")
+        later = self.territory.runs_later(path) if is_write and self.mode is not Mode.PLAN else None
+        if later is not None:
+            return Verdict(action=Action.ASK, reason=later, by="protection")
         is_known = self.territory.is_inside(path) if is_write else self.territory.is_readable(path)
         if not is_known:
             verb = "write" if is_write else "read"

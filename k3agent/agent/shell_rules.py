@@ -336,7 +336,7 @@ class Judge:
         if program not in WRITERS:
             return None
         for path in self._paths(simple):
-            protected = self._territory.protected(path, is_write=True)
+            protected = self._keeps_out(path)
             if protected is not None:
                 return Verdict(action=Action.ASK, reason=protected, by="protection")
             if not self._territory.is_inside(path) and program not in ("tar", "rsync", "cp"):
@@ -393,7 +393,7 @@ class Judge:
         if target in HARMLESS_TARGETS or target.isdigit() or target == "-":
             return None
         for path in self._resolve(target):
-            protected = self._territory.protected(path, is_write=True)
+            protected = self._keeps_out(path)
             if protected is not None:
                 return Verdict(action=Action.ASK, reason=protected, by="protection")
             if not self._territory.is_inside(path):
@@ -401,6 +401,9 @@ class Judge:
         if self._mode in (Mode.AUTO, Mode.ACCEPT_EDITS):
             return None
         return self._by_mode(f"writing {target}")
+
+    def _keeps_out(self, path: Path) -> str | None:
+        return self._territory.protected(path, is_write=True) or self._territory.runs_later(path)
 
     def _secret_word(self, simple: SimpleCommand) -> str | None:
         for word in simple.words[1:]:

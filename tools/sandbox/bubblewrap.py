@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from k3agent.tools.sandbox import rules, seccomp
-from k3agent.tools.sandbox.guarded import INET, MAX_PROCESSES, Guarded, gpu_devices
+from k3agent.tools.sandbox.guarded import INET, Guarded, gpu_devices
 from k3agent.tools.sandbox.policy import Bounds, Policy
 
 KERNEL_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi")
+
+
+@functools.cache
+def has_sizes(program: str) -> bool:
+    """Whether this bwrap can limit a file system in memory; versions before 0.7 cannot."""
+    try:
+        done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "--size" in done.stdout + done.stderr
 
 
 class Bubblewrap(Guarded):
@@ -23,13 +35,12 @@ class Bubblewrap(Guarded):
         network = "network on" if has_network else "network off"
         self.status = f"bubblewrap: commands write the workspace and a private /tmp only, {network}"
 
-    def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
-        policy = self.policy(cwd, writable)
+    def wrapped(self, argv: Sequence[str], cwd: Path, policy: Policy) -> list[str]:
         inner = self._launch(
             argv,
             temporary="/tmp",
             families=(seccomp.AF_UNIX, *INET),
-            limits={"RLIMIT_NPROC": MAX_PROCESSES} if not self.has_network else {},
+            limits={"RLIMIT_NPROC": self.limits.processes} if not self.has_network else {},
             landlock=self._second_wall(policy),
         )
         return [*self._options(policy, cwd), "--", *inner]
@@ -48,6 +59,8 @@ class Bubblewrap(Guarded):
         options = [self.program, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         options += [] if self.has_network else ["--unshare-net"]
         options += ["--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+        if has_sizes(self.program):
+            options += ["--size", str(self.limits.memory), "--tmpfs", "/dev/shm"]
         # Root may write settings of the kernel even without capabilities.
         for path in KERNEL_SETTINGS:
             options += ["--ro-bind", path, path] if Path(path).exists() else []

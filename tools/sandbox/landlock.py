@@ -13,7 +13,7 @@ from typing import Any
 
 from k3agent.tools.sandbox import seccomp
 from k3agent.tools.sandbox.bubblewrap import needs_binding
-from k3agent.tools.sandbox.guarded import INET, MAX_PROCESSES, Guarded
+from k3agent.tools.sandbox.guarded import INET, Guarded
 from k3agent.tools.sandbox.policy import Bounds, Policy
 from k3agent.tools.sandbox.rules import CHANGE, READ_FILE, ruleset
 
@@ -34,14 +34,13 @@ class Landlock(Guarded):
                 f" only, {network}; git hooks, CI and other protected files in the workspace are not guarded"
             )
 
-    def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
-        policy = self.policy(cwd, writable)
+    def wrapped(self, argv: Sequence[str], cwd: Path, policy: Policy) -> list[str]:
         if self.has_namespaces:
             return self._launch(
                 argv,
                 temporary="/tmp",
                 families=(seccomp.AF_UNIX, *INET),
-                limits={"RLIMIT_NPROC": MAX_PROCESSES},
+                limits={"RLIMIT_NPROC": self.limits.processes},
                 namespaces=self._namespaces(policy),
                 landlock=ruleset(self.abi, [(path, CHANGE) for path in (Path("/tmp"), *policy.writable)]),
             )
@@ -63,6 +62,7 @@ class Landlock(Guarded):
         return {
             "network": self.has_network,
             "temporary": str(self.temporary),
+            "shared_memory": self.limits.memory,
             "hidden": [str(path) for path in policy.hidden],
             "bound": [str(path) for path in bound],
             "readonly": [str(path) for path in readonly],

@@ -70,7 +70,7 @@ def enter_namespaces(plan: dict[str, Any]) -> None:
     for path in plan["hidden"]:
         hide(path)
     bind(plan["temporary"], "/tmp")
-    mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={plan['shared_memory']}")
     for path, fd in held:
         os.makedirs(path, exist_ok=True)
         bind(f"/proc/self/fd/{fd}", path, is_readonly=path in plan["readonly"])

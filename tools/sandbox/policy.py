@@ -7,31 +7,37 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from k3agent.tools.support.usage import Limits
+
 # What runs later, outside of the sandbox, when a person or a server next comes along.
 PROTECTED = (
-    *(".envrc", ".k3agent", ".vscode", ".github/workflows", ".github/actions", ".gitlab-ci.yml", ".circleci"),
+    *(".envrc", ".k3agent", ".github/workflows", ".github/actions", ".gitlab-ci.yml", ".circleci"),
     *("azure-pipelines.yml", "Jenkinsfile", ".travis.yml", ".drone.yml", ".woodpecker", ".buildkite"),
-    *(".pre-commit-config.yaml", ".husky"),
+    *("bitbucket-pipelines.yml", "appveyor.yml", ".appveyor.yml", ".cirrus.yml", "cloudbuild.yaml"),
+    *(".gitea/workflows", ".forgejo/workflows", ".pre-commit-config.yaml", ".husky", "lefthook.yml"),
+    *(".vscode", ".idea", ".devcontainer", ".devcontainer.json", ".nvim.lua", ".nvimrc", ".exrc", ".vimrc"),
+    *(".dir-locals.el", ".gdbinit", ".lldbinit", "mise.toml", ".mise.toml", ".autoenv", ".autoenv.zsh"),
+    *(".claude", ".mcp.json", ".cursor", ".gemini", ".codex"),
 )
 PROTECTED_GIT = ("hooks", "config", "config.worktree", "commondir", "gitdir")
 PROTECTED_HOME = (
-    *(
-        ".bashrc",
-        ".bash_profile",
-        ".bash_login",
-        ".bash_logout",
-        ".profile",
-        ".zshrc",
-        ".zshenv",
-        ".zprofile",
-    ),
-    *(".config/fish", ".gitconfig", ".config/git", ".config/autostart", ".config/systemd", ".config/k3agent"),
-    *(".local/bin", ".inputrc", ".vimrc", ".config/nvim"),
+    *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc"),
+    *(".zshenv", ".zprofile", ".zlogin", ".config/fish", ".inputrc", ".tmux.conf", ".screenrc", ".xprofile"),
+    *(".gitconfig", ".config/git", ".config/autostart", ".config/systemd", ".config/k3agent"),
+    *(".local/bin", "bin", ".local/share/applications", ".config/direnv", ".npmrc", ".cargo/config.toml"),
+    *(".vimrc", ".vim", ".config/nvim", ".emacs", ".emacs.d", ".config/Code", ".pythonrc.py", ".curlrc"),
+    *(".local/lib", ".ssh", ".docker", ".pam_environment"),
 )
 SECRETS = (
-    *(".ssh", ".aws", ".gnupg", ".kube", ".azure", ".config/gcloud", ".config/gh", ".config/op"),
-    *(".docker/config.json", ".netrc", ".git-credentials", ".config/git/credentials", ".pypirc"),
+    *(".ssh", ".aws", ".gnupg", ".kube", ".azure", ".config/gcloud", ".config/gh", ".config/glab-cli"),
+    *(".docker", ".netrc", ".git-credentials", ".config/git/credentials", ".pypirc", ".config/op"),
     *(".local/share/keyrings", ".password-store", ".config/rclone", ".terraform.d/credentials.tfrc.json"),
+    *(".npmrc", ".yarnrc.yml", ".cargo/credentials.toml", ".cargo/credentials", ".gem/credentials"),
+    *(".config/pip", ".pip", ".m2/settings.xml", ".m2/settings-security.xml", ".vault-token", ".boto"),
+    *(".s3cfg", ".pgpass", ".my.cnf", ".config/doctl", ".config/hub", ".cache/huggingface/token"),
+    *(".bash_history", ".zsh_history", ".python_history", ".node_repl_history", ".psql_history"),
+    *(".mozilla", ".thunderbird", ".config/google-chrome", ".config/chromium", ".config/BraveSoftware"),
+    *(".config/Signal", ".config/Slack", ".config/1Password", ".1password", ".config/sops", ".config/age"),
 )
 SYSTEM_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d")
 # Doors to programs that work with other rights: sockets can be used without writing a file.
@@ -62,12 +68,14 @@ class Policy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """What of a policy does not change with the command. `private` is hidden, for example the agent's store;
-    `readable` are folders in it, or in /tmp, that may be read all the same; `home` is the user's.
+    `readable` are folders in it, or in /tmp, that may be read all the same; `home` is the user's. `limits`:
+    None for those that fit the machine.
     """
 
     home: Path
     private: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
+    limits: Limits | None = None
 
     def policy(self, writable: Sequence[Path], git_folders: Sequence[Path]) -> Policy:
         roots = tuple(dict.fromkeys(path for path in (*writable, *git_folders) if path.is_dir()))
@@ -80,6 +88,7 @@ class Bounds:
         }
         secrets = [self.home / name for name in SECRETS]
         hidden = [*secrets, *map(Path, (*SYSTEM_SECRETS, *SOCKETS)), *self.private]
+        hidden += [path for path in bound_sockets() if not _is_below(path, (*roots, *hidden, Path("/tmp")))]
         return Policy(
             writable=roots,
             readable=tuple(path for path in self.readable if path.is_dir() and not _is_below(path, roots)),
@@ -87,6 +96,23 @@ class Bounds:
             pinned=tuple(sorted(pinned)),
             hidden=tuple(dict.fromkeys(path for path in hidden if path.exists() and path not in roots)),
         )
+
+
+def bound_sockets() -> list[Path]:
+    """Sockets of running programs that have a path. Even in a read-only folder one could connect to them."""
+    try:
+        rows = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape").splitlines()[1:]
+    except OSError:
+        return []
+    names = {row.split(maxsplit=7)[7] for row in rows if row.count(" /")}
+    return sorted(path for path in map(Path, names) if _is_socket(path))
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return path.is_absolute() and path.resolve() == path and path.is_socket()
+    except OSError:
+        return False
 
 
 def _is_below(path: Path, folders: Iterable[Path]) -> bool:

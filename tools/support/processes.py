@@ -21,6 +21,7 @@ from typing import Any
 
 MARK = "K3AGENT_JOB"
 GRACE_S = 1.0
+MAX_KILLS = 50
 # The session of a command that is about to be started: only its mark finds it.
 NOT_KNOWN = 0
 PROC = Path("/proc")
@@ -145,7 +146,12 @@ async def end_session(session: int, grace_s: float = GRACE_S, *, mark: str = "",
     while members(session, mark, since) and time.monotonic() < deadline:
         await asyncio.sleep(delay)
         delay = min(delay * 2, 0.1)
-    send(session, signal.SIGKILL, mark, since)
+    # Again while there are any: one that forks all the time may be missed by a single look.
+    for _ in range(MAX_KILLS):
+        send(session, signal.SIGKILL, mark, since)
+        if not members(session, mark, since):
+            break
+        await asyncio.sleep(0.02)
 
 
 @dataclass(frozen=True, slots=True)

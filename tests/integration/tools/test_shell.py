@@ -13,6 +13,7 @@ import pytest
 
 from k3agent.tools import jobs as jobs_module
 from k3agent.tools.jobs import JobTable, reap_orphans
+from k3agent.tools.sandbox.none import NoSandbox
 from k3agent.tools.support import processes, truncate
 
 
@@ -339,23 +340,20 @@ async def test_strange_bytes(call):
 
 
 async def test_sandbox_wraps_the_command(ctx, call):
-    class Echo:
-        name = status = "echo"
+    class Echo(NoSandbox):
+        name = "echo"
 
         def wrap(self, argv, cwd, writable):
             assert cwd == ctx.cwd and writable == (ctx.cwd,)
             return ["/bin/echo", "guarded", *argv]
-
-        def explain(self, output, cwd, writable):
-            return ""
 
     ctx.sandbox = Echo()
     assert (await call("shell", command="ls")).startswith("guarded /")
 
 
 async def test_program_that_is_not_there(ctx, call):
-    class Broken:
-        name = status = "broken"
+    class Broken(NoSandbox):
+        name = "broken"
 
         def wrap(self, argv, cwd, writable):
             return ["/no/such/program", *argv]

@@ -60,7 +60,7 @@ def test_a_workspace_inside_the_data_folder_is_a_workspace(tmp_path: Path) -> No
 
 
 def test_names_that_only_look_protected_are_not(judge: Judge) -> None:
-    for path in (".gitignore", ".github/workflows/ci.yml", "src/git/x", ".k3agentrc"):
+    for path in (".gitignore", ".github/README.md", "src/git/x", ".k3agentrc"):
         assert judge.write(path) is Action.ALLOW
 
 
@@ -179,3 +179,15 @@ def test_connections_are_asked_about_and_can_be_allowed(judge: Judge) -> None:
 
 def test_what_touches_nothing_is_allowed(judge: Judge) -> None:
     assert judge.permissions("plan").judge("todo", Access()).action is Action.ALLOW
+
+
+@pytest.mark.parametrize(
+    "name", [".envrc", ".github/workflows/new.yml", ".VSCode/tasks.json", ".gitlab-ci.yml"]
+)
+def test_what_runs_later_is_asked_about_unless_a_rule_allows_it(judge: Judge, name: str) -> None:
+    for mode in ("default", "accept-edits", "auto"):
+        assert judge.write(name, mode) is Action.ASK
+        assert judge.write(name, mode, allow=("edit(.*/**)", "edit(.*)")) is Action.ALLOW
+    assert judge.write(name, "plan") is Action.DENY
+    assert judge.shell(f"echo x > {name}") is Action.ASK
+    assert judge.write(f"src/{name}") is Action.ALLOW

@@ -1,0 +1,49 @@
+"""Runs everyday commands as the agent would: what is asked about, fails or is stopped is a finding."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.hostile import CORPUS, Runner
+from support.hostile_world import World
+
+MODES = {"looks": ("default", "auto"), "works": ("auto",), "judged": ("auto",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Everyday:
+    kind: str
+    command: str
+
+
+def everyday() -> list[Everyday]:
+    groups = tomllib.loads((CORPUS / "harmless.toml").read_text(encoding="utf-8"))["group"]
+    return [Everyday(group["kind"], command) for group in groups for command in group["commands"]]
+
+
+def project() -> str:
+    """The script that makes the workspace of these commands."""
+    return str(tomllib.loads((CORPUS / "harmless.toml").read_text(encoding="utf-8"))["setup"]["script"])
+
+
+async def hindered(backend: str, root: Path, chosen: list[Everyday]) -> list[str]:
+    """What went wrong with which of the commands; a renewed workspace for each that works."""
+    found: list[str] = []
+    with World(root) as world:
+        runner = Runner(world, backend)
+        runner.renew(project())
+        for row in chosen:
+            verdicts = runner.verdicts(row.command)
+            asked = [mode for mode in MODES[row.kind] if verdicts[mode] != "allow"]
+            if asked:
+                found.append(f"{row.command!r}: {', '.join(asked)} mode says {verdicts[asked[0]]}")
+            if row.kind == "judged":
+                continue
+            if row.kind == "works":
+                runner.renew(project())
+            output = await runner.shell(row.command)
+            if not output.endswith("[exit code 0]") or "[sandbox:" in output:
+                found.append(f"{row.command!r}: {output[-300:]}")
+    return found
