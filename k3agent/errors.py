@@ -27,6 +27,16 @@ class StoreError(K3AgentError):
     """The store cannot do what was asked: locked by another process, missing session, unreadable database."""
 
 
+class SessionInUseError(StoreError):
+    """Another process has the session; `session_id` is its whole id."""
+
+    def __init__(self, session_id: str, holder: str) -> None:
+        super().__init__(
+            f"session {session_id} is in use by process {holder}; wait for it, or fork the session"
+        )
+        self.session_id = session_id
+
+
 class ProviderErrorKind(StrEnum):
     AUTH = "auth"  # 401, 403: the key is wrong or the client is not admitted
     QUOTA = "quota"  # balance or plan used up: never retried

@@ -330,6 +330,16 @@ class Session:
         earlier = [row for row in rows if row.message_id != leaf_id]
         return await self._turns.run(last.seq, RepetitionPolicy(self.info.profile, earlier), settled)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a turn runs."""
+        return self._turns.is_busy
+
+    @property
+    def compacts_at(self) -> int | None:
+        """The size in tokens at which the context is made short; None: never by itself."""
+        return self.compactor.limit
+
     def interrupt(self, reason: str) -> None:
         """End the running turn: what has arrived is kept, open calls get results that say so. Safe at any
         time.

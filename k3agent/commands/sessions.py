@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from k3agent.agent.sockets import is_heard
 from k3agent.commands.actions import find_action
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
@@ -41,18 +42,21 @@ def _row(store: SessionStore, prefix: str) -> SessionRow:
 
 
 def _list(store: SessionStore, argv: Sequence[str]) -> int:
-    parser = Parser("sessions list", "All sessions, newest first.")
+    parser = Parser("sessions list", "All sessions, newest first; ● marks those that run now.")
     parser.add_argument("--json", action="store_true", help="one JSON array")
     parser.add_argument("--here", action="store_true", help="only those of this folder")
     parser.add_argument("--subagents", action="store_true", help="also those of subagents")
     args = parser.parse(argv)
     rows = store.list_sessions(Path.cwd() if args.here else None)
     rows = [row for row in rows if args.subagents or not row.owner]
+    home = data_home(os.environ)
     if args.json:
-        print(json.dumps([row_to_dict(row) for row in rows], ensure_ascii=False, indent=1))
+        found = [{**row_to_dict(row), "is_running": is_heard(home, row.id)} for row in rows]
+        print(json.dumps(found, ensure_ascii=False, indent=1))
         return 0
     for row in rows:
-        title = " ".join(row.title.split())[:60]
+        mark = "● " if is_heard(home, row.id) else ""
+        title = mark + " ".join(row.title.split())[:60]
         print(
             f"{row.id}  {row.updated_at:%Y-%m-%d %H:%M}  {row.num_messages:4} messages  {row.model:<14}  "
             f"{title}  ({row.cwd})"

@@ -71,6 +71,7 @@ def _add_session(parser: Parser) -> None:
     add("--fork-session", action="store_true", help="with --resume or --continue: as a new session")
     add("--session-id", type=_uuid, metavar="UUID", help="the id of the new session")
     add("--ephemeral", action="store_true", help="store nothing")
+    add("--detach", action="store_true", help="run in the background; k3agent resume ID watches it")
     add_folders_and_prompt(parser)
 
 
@@ -92,6 +93,11 @@ def run_command(argv: Sequence[str]) -> int:
     _check_paths(parser, args)
     environ = dict(os.environ)
     home = data_home(environ)
+    if args.detach:
+        from k3agent.headless.detach import detach  # lazy: only with the flag
+
+        known = args.session_id or (None if args.fork_session else _known_session(args, home, cwd))
+        return detach(argv, home=home, environ=environ, session_id=known)
 
     early_signals = _catch_signals()
     from k3agent.logs import start_logging  # lazy: after the flags are known to be right
@@ -125,6 +131,22 @@ def run_command(argv: Sequence[str]) -> int:
     except ConfigError as error:
         return failed_before_start(options, error)
     return run(dataclasses.replace(options, settings=settings))
+
+
+def _known_session(args: Namespace, home: Path, cwd: Path) -> str | None:
+    """The whole id of the session that is gone on with."""
+    if not args.resume and not args.continues:
+        return None
+    from k3agent.store.sessions import SessionStore  # lazy: sqlite
+
+    store = SessionStore(home)
+    try:
+        if args.resume:
+            return str(store.resolve(args.resume))
+        row = store.latest(cwd)
+        return None if row is None else str(row.id)
+    finally:
+        store.close()
 
 
 def _catch_signals() -> list[int]:
@@ -170,6 +192,10 @@ def _check_combinations(parser: Parser, args: Namespace) -> None:
         parser.error("--fork-session needs --resume ID or --continue.")
     if args.session_id and is_old and not args.fork_session:
         parser.error("--session-id names a new session; with --resume it needs --fork-session.")
+    if args.detach and (args.stdin or args.prompt == "-" or args.input_format == "stream-json"):
+        parser.error("--detach reads no standard input: give the prompt as an argument.")
+    if args.detach and args.ephemeral:
+        parser.error("--detach needs a stored session; leave --ephemeral out.")
     if args.ephemeral and is_old:
         parser.error("--ephemeral has no earlier sessions to go on with.")
     if args.input_format == "stream-json" and args.prompt is not None:

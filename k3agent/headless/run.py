@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from k3agent.agent.live import Broadcast
 from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.session import Session
 from k3agent.config.settings import Settings
@@ -101,6 +102,7 @@ class HeadlessRun:
     is_over: bool = False
     schema: JsonObject | None = None
     started_at: float = field(default_factory=time.monotonic)
+    broadcast: Broadcast | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _task: asyncio.Task[End] | None = None
     _store_home: Path | None = None
@@ -142,6 +144,9 @@ class HeadlessRun:
             async with asyncio.timeout(_CLOSE_LIMIT_S):
                 if self.session is not None:
                     await self.session.aclose()
+                # After the lock: who watches may go on with the session at once.
+                if self.broadcast is not None:
+                    await self.broadcast.aclose()
                 if self.client is not None:
                     await self.client.aclose()
         if self._store_home is not None:
@@ -173,6 +178,8 @@ class HeadlessRun:
         # All that was loaded stays until the end: it need not be looked through again and again.
         gc.freeze()
         gc.enable()
+        self.broadcast = Broadcast(self.session, self._store_home or options.home)
+        await self.broadcast.start()
         self.session.subscribe(self._event)
         self.form.started(self._start(self.session))
         ended: TurnEnded | None = None

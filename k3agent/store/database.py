@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from k3agent.errors import StoreError
+from k3agent.errors import SessionInUseError, StoreError
 from k3agent.store import migrations
 
 FILE_NAME = "k3agent.db"
@@ -142,9 +142,7 @@ class SessionLock:
         except OSError as error:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
-            raise StoreError(
-                f"session {session_id} is in use by process {holder}; wait for it, or fork the session"
-            ) from error
+            raise SessionInUseError(session_id, holder) from error
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
         self._fd = fd

@@ -13,6 +13,7 @@ from k3agent.tui.theme import PALETTES
 from k3agent.tui.widgets.completion import Candidate
 
 if TYPE_CHECKING:
+    from k3agent.agent.session import Session
     from k3agent.tui.screens.chatkeys import ChatKeys
 
 
@@ -23,6 +24,15 @@ class Command:
     help: str
     run: Callable[[ChatKeys, str], None]
     takes: str = ""
+
+
+def _own(chat: ChatKeys) -> Session | None:
+    """The session, where it is ours to change; else it is said why not."""
+    if chat.driver.is_watching:
+        chat.notice(
+            "another process runs this session: it can be watched, steered and interrupted", "warning"
+        )
+    return chat.driver.own
 
 
 def _new(chat: ChatKeys, rest: str) -> None:
@@ -69,16 +79,16 @@ def _send(chat: ChatKeys, rest: str) -> None:
 
 def _compact(chat: ChatKeys, rest: str) -> None:
     """Before the next model call, so that it also works in the middle of a turn."""
-    session = chat.driver.session
+    session = _own(chat)
     if session is None or not session.messages:
-        chat.notice("there is nothing to make short yet", "warning")
+        chat.notice("there is nothing to make short", "warning")
         return
     session.compactor.is_wanted = True
     chat.notice("the context is made short before the next model call")
 
 
 def _uncompact(chat: ChatKeys, rest: str) -> None:
-    session = chat.driver.session
+    session = _own(chat)
     if session is None or not session.compactor.undo():
         chat.notice("there is no short form to undo", "warning")
         return
@@ -86,7 +96,7 @@ def _uncompact(chat: ChatKeys, rest: str) -> None:
 
 
 def _pin(chat: ChatKeys, rest: str) -> None:
-    session = chat.driver.session
+    session = _own(chat)
     if session is None or not rest.strip():
         chat.notice("/pin TEXT keeps a fact word by word when the context is made short", "warning")
         return

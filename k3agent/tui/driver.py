@@ -1,6 +1,7 @@
 """The session behind the screen: starts it after the first frame, queues prompts, runs one turn at a time.
 
-It knows the agent and no widget. What happens is told through `on_event` (the session's own events),
+A session that another process runs is watched; when that process lets go, it goes on here. It knows the
+agent and no widget. What happens is told through `on_event` (the session's own events),
 `on_ready` and `on_failed`; all are called in the app's loop.
 """
 
@@ -17,18 +18,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k3agent.config.settings import Settings
-from k3agent.errors import K3AgentError, StoreError
+from k3agent.errors import K3AgentError, SessionInUseError, StoreError
 from k3agent.events import AnyEvent, TurnEnded, TurnOutcome
 from k3agent.tui.start import UiOptions
 from k3agent.types import ImagePart
 
 if TYPE_CHECKING:
+    from k3agent.agent.live import Broadcast
     from k3agent.agent.session import Session
+    from k3agent.agent.watched import WatchedSession
     from k3agent.providers.base import ModelClient
 
 log = logging.getLogger(__name__)
 
 CLOSE_LIMIT_S = 3.0
+# So often, so many seconds apart, a session is tried that its process is letting go.
+TRIES, RETRY_S = 25, 0.2
 
 
 @dataclass(slots=True)
@@ -46,28 +51,39 @@ class Driver:
     options: UiOptions
     settings: Settings
     on_event: Callable[[AnyEvent], None]
-    on_ready: Callable[[Session], None]
+    on_ready: Callable[[Session | WatchedSession], None]
     on_failed: Callable[[str], None]
     #: a turn is over, and no other has begun
     on_idle: Callable[[], None] = lambda: None
     on_notify: Callable[[str], None] = lambda text: None
     make_client: Callable[[], ModelClient] | None = None
-    session: Session | None = None
+    #: what is on the screen, and the part of it that may be written to
+    session: Session | WatchedSession | None = None
+    own: Session | None = None
     client: ModelClient | None = None
     queue: list[Queued] = field(default_factory=list)
     mode: str = ""
+    #: a session that was watched is being taken over
+    is_going_on: bool = False
     _task: asyncio.Task[None] | None = None
+    _broadcast: Broadcast | None = None
     _is_closed: bool = False
 
     @property
     def is_busy(self) -> bool:
+        if self.is_watching:
+            return self.session is not None and self.session.is_running
         return self._task is not None and not self._task.done()
+
+    @property
+    def is_watching(self) -> bool:
+        return self.session is not None and self.own is None
 
     async def open(self, resume_id: str | None = None, *, forks: bool = False) -> None:
         """Load the agent, connect, open the session. Failures are told, not raised."""
         try:
             await asyncio.to_thread(_load)
-            await self._open(resume_id, forks=forks)
+            await self._open_or_watch(resume_id, forks=forks)
         except K3AgentError as error:
             self.on_failed(str(error))
         finally:
@@ -75,7 +91,52 @@ class Driver:
             gc.freeze()
             gc.enable()
 
+    async def _open_or_watch(self, resume_id: str | None, *, forks: bool) -> None:
+        for attempt in range(TRIES):
+            try:
+                await self._open(resume_id, forks=forks)
+                return
+            except SessionInUseError as error:
+                if await self._watch(error.session_id):
+                    return
+                # It cannot be watched, or is just being closed.
+                if attempt == TRIES - 1 or (not attempt and not self.is_going_on):
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    async def _watch(self, session_id: str) -> bool:
+        from k3agent.agent.watched import WatchedSession
+
+        session = await WatchedSession.open(self.options.home, session_id)
+        if session is None:
+            return False
+        if self._is_closed:
+            await session.aclose()
+            return True
+        self.session = session
+        session.on_over = lambda: self._watched_is_over(session)
+        self.on_ready(session)
+        session.subscribe(self.on_event)
+        return True
+
+    def _watched_is_over(self, session: WatchedSession) -> None:
+        if self.session is session and not self._is_closed:
+            self._task = asyncio.create_task(self._take_over(session))
+
+    async def _take_over(self, session: WatchedSession) -> None:
+        """The other process has let go: the session goes on here."""
+        self.session = None
+        await session.aclose()
+        self.is_going_on = True
+        try:
+            await self.open(session.id)
+        finally:
+            self.is_going_on = False
+        self._task = None
+        self._next()
+
     async def _open(self, resume_id: str | None, *, forks: bool) -> None:
+        from k3agent.agent.live import Broadcast
         from k3agent.agent.session import Session
 
         if self.client is None:
@@ -90,7 +151,9 @@ class Driver:
         if self._is_closed:
             await session.aclose()
             return
-        self.session = session
+        self.session = self.own = session
+        self._broadcast = Broadcast(session, self.options.home)
+        await self._broadcast.start()
         self.on_ready(session)
         session.subscribe(self.on_event)
         self._next()
@@ -132,7 +195,11 @@ class Driver:
     # --- turns ---
 
     def submit(self, text: str, images: Sequence[ImagePart] = ()) -> bool:
-        """Run it now, or queue it; whether it was queued."""
+        """Run it now, or queue it; whether it was queued. A turn that is watched has no next one: what is
+        said goes into it.
+        """
+        if self.is_watching and not images and self.steer(text):
+            return False
         self.queue.append(Queued(text, images))
         if self.session is None or self.is_busy:
             return True
@@ -148,15 +215,15 @@ class Driver:
 
     def continue_turn(self) -> None:
         """Go on with a turn that was left unfinished."""
-        if self.session is not None and not self.is_busy:
-            self._task = asyncio.create_task(self._run(self.session, None))
+        if self.own is not None and not self.is_busy:
+            self._task = asyncio.create_task(self._run(self.own, None))
 
     def send_queued(self) -> None:
         self._next()
 
     def _next(self) -> None:
-        if self.session is not None and not self.is_busy and self.queue and not self._is_closed:
-            self._task = asyncio.create_task(self._run(self.session, self.queue.pop(0)))
+        if self.own is not None and not self.is_busy and self.queue and not self._is_closed:
+            self._task = asyncio.create_task(self._run(self.own, self.queue.pop(0)))
 
     async def _run(self, session: Session, item: Queued | None) -> None:
         try:
@@ -189,9 +256,12 @@ class Driver:
     # --- the end ---
 
     async def _end_session(self) -> None:
-        session, self.session = self.session, None
+        session, self.session, self.own = self.session, None, None
         if session is None:
             return
+        if self._broadcast is not None:
+            await self._broadcast.aclose()
+            self._broadcast = None
         try:
             async with asyncio.timeout(CLOSE_LIMIT_S):
                 await session.aclose()
@@ -233,6 +303,7 @@ class Driver:
 
 def _load() -> None:
     """The agent and what it brings: 0.3 s, in a thread while the screen is already there."""
+    import k3agent.agent.live
     import k3agent.agent.session
     import k3agent.providers.chat
     import k3agent.providers.registry  # noqa: F401

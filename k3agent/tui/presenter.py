@@ -68,6 +68,7 @@ class Presenter:
         #: blocks with text that is not laid out yet
         self._grown: dict[int, Block] = {}
         self._calls: dict[str, ToolBlock] = {}
+        self._open: dict[str, ToolBlock] = {}
         self._turn_started = self._thinking_since = 0.0
         self._num_steps = 0
         self._turn_usage = Usage()
@@ -81,7 +82,14 @@ class Presenter:
 
     def load(self, messages: Sequence[Message], head: Sequence[Block]) -> None:
         """Show a stored conversation."""
-        self._transcript.load([*head, *blocks_of(messages)])
+        blocks = blocks_of(messages)
+        self._transcript.load([*head, *blocks])
+        # Calls that have no result yet: a turn that goes on gives it to them.
+        self._open = {
+            block.call_id: block
+            for block in blocks
+            if isinstance(block, ToolBlock) and block.state == "proposed"
+        }
         for message in reversed(messages):
             if message.role is Role.ASSISTANT and message.usage is not None:
                 self._status.step = message.usage
@@ -192,7 +200,7 @@ class Presenter:
         self._num_steps = 0
         self._turn_usage = Usage()
         self._cost_before = self._status.cost_usd
-        self._calls = {}
+        self._calls, self._open = self._open, {}
         self._status.begin("waiting for the model")
 
     def _message(self, message: Message) -> None:
@@ -317,7 +325,9 @@ class Presenter:
 
     def _propose(self, event: CallProposed) -> None:
         first = next(iter(self._writing), None)
-        block = self._writing.pop(first) if first is not None else None
+        block = self._calls.get(event.call_id)
+        if block is None and first is not None:
+            block = self._writing.pop(first)
         if block is None:
             block = ToolBlock(event.call_id, event.tool)
             self.add(block)

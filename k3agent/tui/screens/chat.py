@@ -34,10 +34,16 @@ from k3agent.tui.widgets.message import WelcomeBlock
 
 if TYPE_CHECKING:
     from k3agent.agent.session import Session
+    from k3agent.agent.watched import WatchedSession
 
 EMBEDDED = (
     "This is the small model that comes with k3agent: offline, for small tasks. /models shows what else can"
     " be reached from here; for Kimi K3 set MOONSHOT_API_KEY and start again."
+)
+
+WATCHING = (
+    "Another process runs this session. What you write is said into its running turn, Esc interrupts it;"
+    " leaving leaves it alone."
 )
 
 
@@ -112,11 +118,11 @@ class ChatScreen(ChatKeys):
 
     # --- the session's side ---
 
-    def _ready(self, session: Session) -> None:
+    def _ready(self, session: Session | WatchedSession) -> None:
         info, status = session.info, self.line.status
         status.model, status.provider = info.model, info.provider
         status.window = info.context_window
-        status.compacts_at = session.compactor.limit
+        status.compacts_at = session.compacts_at
         status.mode = session.permission_mode
         status.begin("")
         status.hint = ""
@@ -130,6 +136,10 @@ class ChatScreen(ChatKeys):
             if info.provider == "bundled":
                 self.notice(EMBEDDED)
         self.todos.set_items(session.todo)
+        if self.driver.is_watching:
+            self.notice(WATCHING)
+        elif self.driver.is_going_on:
+            self.notice("The other process has ended its run: the session goes on here.")
         if session.has_open_turn:
             draft = draft_block(session.draft)
             if draft is not None:
@@ -201,7 +211,9 @@ class ChatScreen(ChatKeys):
     async def shut_down(self) -> None:
         driver = self.driver
         session = driver.session
-        if session is not None and session.messages:
+        if driver.is_watching and session is not None:
+            self.app.farewell = f"It goes on. To watch it again: k3agent resume {session.id}"
+        elif session is not None and session.messages:
             self.app.farewell = f"To go on with this session: k3agent resume {session.id}"
         await driver.close()
         await asyncio.sleep(0)

@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widgets import Static
 
+from k3agent.errors import K3AgentError
 from k3agent.tui.driver import Driver
 from k3agent.tui.files import FileIndex
 from k3agent.tui.keymap import CHAT_KEYS, MODES, PROMPT_KEYS, TRANSCRIPT_KEYS, first_actions
@@ -125,8 +126,12 @@ class ChatBase(Screen[None]):
             self.notice(f"modes: {', '.join(MODES)}", "warning")
             return
         session = self.driver.session
-        if session is not None:
-            session.set_permission_mode(mode)
+        try:
+            if session is not None:
+                session.set_permission_mode(mode)
+        except K3AgentError as error:
+            self.notice(str(error), "warning")
+            return
         self.driver.mode = self.line.status.mode = mode
         self.line.changed()
 
