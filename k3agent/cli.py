@@ -22,6 +22,7 @@ COMMANDS = {
     "resume": "an earlier session in the terminal UI; without ID: choose one (-c: the newest here)",
     "sessions": "list, show, export, fork, uncompact, rm",
     "tasks": "list, show: what a session set out to do, how each part stands, what shows it, its cost",
+    "undo": "restores files to a step, and says what it will change first",
     "stats": "tokens, money and tool calls over sessions",
     "serve": "the bundled K3 engine as an OpenAI-compatible server",
     "bench": "how fast a served model is: prefill, decode, prefix hits; load",
@@ -113,6 +114,8 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from k3agent.commands.sessions import sessions as found
     elif name == "tasks":
         from k3agent.commands.tasks import tasks as found
+    elif name == "undo":
+        from k3agent.commands.undo import undo as found
     elif name == "config":
         from k3agent.commands.config import config as found
     else:

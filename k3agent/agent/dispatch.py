@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 import logging
-import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +22,12 @@ from k3agent.agent.arguments import ArgumentsInvalid, parse_object, validate
 from k3agent.agent.changes import FileChanges
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.git_marks import git_marks
+from k3agent.agent.hashes import UNKNOWN_CONTENT, file_hashes
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
 from k3agent.agent.permissions import Action, Permissions
 from k3agent.agent.repetition import NOTICE_AT, REFUSE_AT, RepetitionPolicy, digest
+from k3agent.agent.safekeeping import Safekeeping, Step
 from k3agent.agent.suggestions import rules_for
 from k3agent.agent.transcript import Transcript
 from k3agent.errors import ProviderError, ToolError
@@ -44,8 +44,6 @@ if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
 log = logging.getLogger(__name__)
 
 NOT_RUN = "Not run: "
-MAX_HASHED_BYTES = 64 * 1024 * 1024
-UNKNOWN_CONTENT = ("folder", "unread")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,6 +94,7 @@ class Workbench:
     max_result_chars: int
     todo_changed: Callable[[list[JsonObject]], None]
     spawn: Callable[[str], Spawn]
+    safekeeping: Safekeeping | None
 
 
 class Dispatcher:
@@ -200,6 +199,9 @@ class Dispatcher:
         denial = await self._permit(prepared, summary)
         if denial is not None:
             return _Ending(state=CallState.DENIED, text=denial)
+        unsaved = await self._keep_files(message, prepared, summary)
+        if unsaved is not None:
+            return _Ending(state=CallState.DENIED, text=unsaved)
         runs = prepared.access.runs is not None
         prepared.hashes = file_hashes(git_marks(self._bench.ctx.cwd) if runs else prepared.access.writes)
         start = CallRow(
@@ -218,6 +220,19 @@ class Dispatcher:
             self._bench.store.record(self._bench.session_id, batch)
         self._bench.emitter.emit(CallStarted, call_id=call.id, tool=call.name)
         return await self._effect(prepared)
+
+    async def _keep_files(self, message: Message, prepared: _Prepared, summary: str) -> str | None:
+        """Save what the call may change, for `undo`. Why it must not run unsaved, or None."""
+        bench, call = self._bench, prepared.call
+        if bench.safekeeping is None or prepared.tool.is_read_only:
+            return None
+        step = Step(self._turn, message.id, call.id, call.name, summary)
+
+        def notify(text: str) -> None:
+            text = bench.masker.mask(text)
+            bench.emitter.emit(Noticed, level="warning", text=text, data={"call_id": call.id})
+
+        return await bench.safekeeping.guard(step, prepared.access, bench.store, bench.approvals, notify)
 
     def _propose(self, call: ToolCall, summary: str) -> None:
         self._bench.emitter.emit(
@@ -461,25 +476,3 @@ def _access_dict(access: Access) -> JsonObject:
         "runs": access.runs,
         "connects": list(access.connects),
     }
-
-
-def file_hashes(paths: Sequence[Path]) -> dict[str, str]:
-    """SHA-256 of each file; '' for what is not there, `folder` for folders, `unread` for what cannot be
-    read.
-    """
-    found: dict[str, str] = {}
-    for path in paths:
-        try:
-            info = path.stat()
-            if stat.S_ISDIR(info.st_mode):
-                found[str(path)] = "folder"
-            elif info.st_size > MAX_HASHED_BYTES or not stat.S_ISREG(info.st_mode):
-                # A pipe would be waited for until somebody writes into it.
-                found[str(path)] = "unread"
-            else:
-                found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
-        except FileNotFoundError:
-            found[str(path)] = ""
-        except OSError:
-            found[str(path)] = "unread"
-    return found

@@ -78,6 +78,8 @@ class TurnParts:
     checks: tuple[str, ...]
     check_retries: int
     job_notices: Callable[[], list[str]]
+    # Files that the user has brought back since the model last looked.
+    restore_notices: Callable[[], list[str]]
     mask: Callable[[str], str]
     # What the user says into the running turn; taken out as the model gets it.
     steering: list[str]
@@ -146,6 +148,9 @@ class TurnLoop:
             parts.emitter.emit(Noticed, level="info", text=notice)
             if parts.profile is Profile.FULL:
                 parts.transcript.add(parts.transcript.harness(notice))
+        for notice in parts.restore_notices():
+            parts.emitter.emit(Noticed, level="info", text=notice)
+            parts.transcript.add(parts.transcript.harness(notice))
         if reached is not None and self._closing is None:
             self._closing = reached
             detail = reached.detail[:1].upper() + reached.detail[1:]

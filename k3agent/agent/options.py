@@ -99,6 +99,7 @@ class SessionOptions:
     response_schema: JsonObject | None = None
     tasks: TaskLimits = BY_DEFAULT_TASKS
     subtask: Subtask | None = None
+    snapshots: bool = True
 
     @classmethod
     def from_settings(
@@ -147,6 +148,7 @@ class SessionOptions:
                 fan_out_usd=settings.tasks_fan_out_usd,
                 fan_out_tokens=settings.tasks_fan_out_tokens,
             ),
+            snapshots=settings.snapshots == "on",
         )
 
 

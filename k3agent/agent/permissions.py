@@ -149,7 +149,7 @@ class Territory:
         self.cwd = cwd
         self.rules_root = rules_root or cwd
         self.is_fenced = is_fenced
-        self._roots = (cwd, *(folder.resolve() for folder in extra_dirs))
+        self.roots = (cwd, *(folder.resolve() for folder in extra_dirs))
         self._data = home.resolve()
         self._readable = tuple(folder.resolve() for folder in readable)
         user_home = environ.get("HOME")
@@ -158,14 +158,14 @@ class Territory:
         self._secret = () if self.user_home is None else tuple(self.user_home / name for name in secret)
 
     def is_inside(self, path: Path) -> bool:
-        return any(path.is_relative_to(root) for root in self._roots)
+        return any(path.is_relative_to(root) for root in self.roots)
 
     def is_readable(self, path: Path) -> bool:
         """Inside, or a full output of this session."""
         return self.is_inside(path) or any(path.is_relative_to(folder) for folder in self._readable)
 
     def is_root(self, path: Path) -> bool:
-        return path in self._roots
+        return path in self.roots
 
     def protected(self, path: Path, *, is_write: bool) -> str | None:
         """Why nobody may go there without being asked, or None."""
@@ -181,7 +181,7 @@ class Territory:
         if is_write:
             if self.is_fenced and not self.is_inside(path):
                 return f"{path} is outside the folder of this subagent, {self.cwd}"
-            for root in self._roots:
+            for root in self.roots:
                 if path.is_relative_to(root):
                     for name in path.relative_to(root).parts:
                         # Some file systems take `.GIT` for `.git`.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k3agent.agent import git_marks
-from k3agent.agent.dispatch import file_hashes
+from k3agent.agent.hashes import file_hashes
 from k3agent.agent.repetition import digest
 from k3agent.store.records import CallRow, CallState
 from k3agent.types import Message, TextPart, ToolResult

@@ -24,6 +24,7 @@ from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions, Territory
 from k3agent.agent.policies import CompactionPolicy, LimitPolicy
 from k3agent.agent.repetition import RepetitionPolicy
+from k3agent.agent.safekeeping import Safekeeping, restore_notices
 from k3agent.agent.step import Stepper
 from k3agent.agent.subagent import SubagentParts
 from k3agent.agent.tasks import load_todo, save_todo
@@ -230,6 +231,7 @@ class Session:
                 MIN_RESULT_CHARS, min(MAX_RESULT_CHARS, int(0.75 * self.info.context_window))
             ),
             todo_changed=lambda items: save_todo(self._store, self.id, items),
+            safekeeping=Safekeeping(options.home, self.id, territory) if options.snapshots else None,
             spawn=self._subagents(permissions).spawn,
         )
 
@@ -461,6 +463,7 @@ class Session:
             checks=options.checks,
             check_retries=options.check_retries,
             job_notices=self._jobs.take_notices,
+            restore_notices=lambda: restore_notices(self._store, self.id),
             mask=self._masker.mask,
             steering=self._steering,
             is_interactive=options.is_interactive,

@@ -125,6 +125,8 @@ class TurnRunner:
         finally:
             self._is_running = False
         bench = self._bench
+        if bench.safekeeping is not None:
+            await bench.safekeeping.end_turn(turn, bench.store)
         detail = bench.masker.mask(end.detail)
         bench.store.end_turn(bench.session_id, turn, end.outcome.value, detail)
         return bench.emitter.emit(TurnEnded, outcome=end.outcome, detail=detail)

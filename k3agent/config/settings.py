@@ -78,6 +78,9 @@ class Settings:
     allow: tuple[str, ...] = _setting("list", (), "permission rules that allow")
     deny: tuple[str, ...] = _setting("list", (), "permission rules that deny; these win")
     sandbox: str = _setting("str", "auto", "strict fails where no sandbox works", choices=SANDBOXES)
+    snapshots: str = _setting(
+        "str", "on", "save files before each call with effects, for `k3agent undo`", choices=("off", "on")
+    )
     append_system_prompt: str = _setting("str", "", "text added to the system prompt")
     limits_max_turns: int | None = _setting("int", None, "model calls of one run", minimum=1)
     limits_max_tokens: int | None = _setting("int", None, "tokens of one run, input and output", minimum=1)

@@ -22,6 +22,14 @@ CREATE TABLE compactions (
   PRIMARY KEY (session_id, seq)
 );
 """
+SNAPSHOTS = """
+CREATE TABLE snapshots (
+  session_id TEXT NOT NULL, seq INTEGER NOT NULL, kind TEXT NOT NULL, turn INTEGER NOT NULL,
+  message_id TEXT NOT NULL, call_id TEXT NOT NULL, tool TEXT NOT NULL, summary TEXT NOT NULL,
+  commits TEXT NOT NULL, details TEXT NOT NULL DEFAULT '{}', target INTEGER, is_done INTEGER NOT NULL,
+  told_at TEXT, created_at TEXT NOT NULL, PRIMARY KEY (session_id, seq)
+);
+"""
 SCHEMA = f"""
 CREATE TABLE sessions (
   id TEXT PRIMARY KEY, cwd TEXT NOT NULL, title TEXT NOT NULL DEFAULT '', provider TEXT NOT NULL DEFAULT '',
@@ -70,7 +78,7 @@ CREATE TABLE tasks (
   data TEXT NOT NULL DEFAULT '{{}}', updated_at TEXT NOT NULL, PRIMARY KEY (session_id, kind, position)
 );
 CREATE TABLE drafts (session_id TEXT PRIMARY KEY, body TEXT NOT NULL, updated_at TEXT NOT NULL);
-{COMPACTIONS}"""
+{COMPACTIONS}{SNAPSHOTS}"""
 
 USAGE_COLUMNS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost_usd")
 
@@ -94,10 +102,15 @@ def _compactions(connection: sqlite3.Connection) -> None:
     connection.execute(COMPACTIONS)
 
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _unknown_usage, 3: _compactions}
+def _snapshots(connection: sqlite3.Connection) -> None:
+    """Version 4: which saved file states belong to which step."""
+    connection.execute(SNAPSHOTS)
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _unknown_usage, 3: _compactions, 4: _snapshots}
 """Version reached by a step, and the step. Version 1 is the first: it has none."""
 
-VERSION = 3
+VERSION = 4
 
 
 def upgrade(connection: sqlite3.Connection, path: Path) -> None:

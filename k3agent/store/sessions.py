@@ -17,17 +17,28 @@ from k3agent import codec
 from k3agent.errors import StoreError
 from k3agent.store import blobs
 from k3agent.store.database import SessionLock, transaction
-from k3agent.store.journal import Journal, now, stored_time
+from k3agent.store.journal import now, stored_time
 from k3agent.store.records import JournalBatch, RequestRow, SessionRow, StoredSession, TurnRow
+from k3agent.store.snapshotrows import SnapshotRows
 from k3agent.types import JsonObject, Message, MessageId, SessionId, ToolSpec
 
 # The session whose subagent a row of `sessions s` is; a row that cannot be read is nobody's.
 OWNER = "CASE WHEN json_valid(s.meta) THEN json_extract(s.meta, '$.task.parent') END"
 # Deleted together with a session; the order does not matter.
-TABLES = ("messages", "calls", "turns", "requests", "decisions", "tasks", "drafts", "compactions")
+TABLES = (
+    "messages",
+    "calls",
+    "turns",
+    "requests",
+    "decisions",
+    "tasks",
+    "drafts",
+    "compactions",
+    "snapshots",
+)
 
 
-class SessionStore(Journal):
+class SessionStore(SnapshotRows):
     """All sessions of one data folder. Use from one thread. Reading needs no lock; writing to a session
     needs its `lock`, which is the caller's duty.
     """
@@ -232,15 +243,18 @@ class SessionStore(Journal):
                 raise StoreError(f"no session {session_id!r}; `k3agent sessions list` shows them")
 
     def delete(self, session_id: SessionId) -> None:
-        """Remove the session with those of its subagents, and its blobs (those that a fork may point to
-        stay). Only ever on a command.
+        """Remove the session with those of its subagents, its file snapshots and its blobs (those that a
+        fork may point to stay). Only ever on a command.
         """
+        from k3agent.store.snapshots import delete_session  # lazy: subprocess, only to delete
+
         if not self.exists(session_id):
             raise StoreError(f"no session {session_id!r}; `k3agent sessions list` shows them")
         lock = self.lock(session_id)
         try:
             for child in self.subagents(session_id):
                 self.delete(child)
+            delete_session(self.home, session_id)
             with transaction(self._db) as db:
                 for table in TABLES:
                     db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))

@@ -1,0 +1,258 @@
+"""Takes files back to a step of a session: the steps there are, what a restore would change, and the restore.
+
+Before it changes anything, the files are saved as they are now: an undo is a step itself and can be undone.
+Killed in the middle, it is made again and ends the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k3agent.agent.safekeeping import rules_of
+from k3agent.errors import StoreError
+from k3agent.store import restoring, worktree
+from k3agent.store.filetree import Extra, Rules, TooMuch, Tree
+from k3agent.store.restoring import Plan, Restorer
+from k3agent.store.sessions import SessionStore
+from k3agent.store.snapshotrows import SnapshotKind, SnapshotRow
+from k3agent.store.snapshots import Saved, Snapshots
+from k3agent.types import JsonObject, SessionId
+
+NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """Branches, tags (name to commit) and stashes (commit, title) that are gone and can be made again;
+    `head`: the commit that was checked out, where it is another one now.
+    """
+
+    refs: Mapping[str, str]
+    stashes: Sequence[tuple[str, str]]
+    head: str
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.refs and not self.stashes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a restore to before `target` will do, by folder. `saved`: the files as they are now."""
+
+    target: SnapshotRow
+    saved: dict[str, Saved]
+    trees: dict[str, Tree]
+    plans: dict[str, Plan]
+    references: dict[str, References]
+
+    @property
+    def is_empty(self) -> bool:
+        plans, references = self.plans.values(), self.references.values()
+        return all(plan.is_empty for plan in plans) and all(one.is_empty for one in references)
+
+    @property
+    def paths(self) -> list[str]:
+        """All that changes, as absolute paths."""
+        return sorted(str(Path(root) / path) for root, plan in self.plans.items() for path in plan.paths)
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """`seq`: the step to go back to in order to take the restore back."""
+
+    seq: int
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class Undo:
+    """Of one session. Blocking."""
+
+    def __init__(self, store: SessionStore, session_id: SessionId) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._places: dict[str, Snapshots] = {}
+        self._trees: dict[tuple[str, str], Tree] = {}
+
+    def _place(self, root: str) -> Snapshots:
+        if root not in self._places:
+            self._places[root] = Snapshots(self._store.home, Path(root))
+        return self._places[root]
+
+    def _tree(self, root: str, commit: str) -> Tree:
+        if (root, commit) not in self._trees:
+            self._trees[root, commit] = self._place(root).load(commit)
+        return self._trees[root, commit]
+
+    # --- which step ---------------------------------------------------------------------------------------
+
+    def steps(self) -> list[tuple[SnapshotRow, int | None]]:
+        """Steps and how many files each changed (None: the last one, compared with nothing yet)."""
+        rows = self._store.snapshots(self._session_id)
+        found: list[tuple[SnapshotRow, int | None]] = []
+        for at, row in enumerate(rows):
+            if row.kind is SnapshotKind.TURN_END:
+                continue
+            later = rows[at + 1] if at + 1 < len(rows) else None
+            found.append((row, None if later is None else self._num_changed(row, later)))
+        return found
+
+    def _num_changed(self, row: SnapshotRow, later: SnapshotRow) -> int:
+        return sum(len(self._step_plan(row, later, root).paths) for root in row.commits)
+
+    def _step_plan(self, row: SnapshotRow, later: SnapshotRow, root: str) -> Plan:
+        """The way back from `later` to `row`."""
+        new = later.commits.get(root, row.commits[root])
+        if new == row.commits[root]:
+            return Plan()
+        return restoring.plan(self._tree(root, new), self._tree(root, row.commits[root]))
+
+    def find(self, seq: int) -> SnapshotRow:
+        """Raises StoreError."""
+        rows = self._store.snapshots(self._session_id)
+        row = next((row for row in rows if row.seq == seq and row.kind is not SnapshotKind.TURN_END), None)
+        if row is None:
+            raise StoreError(
+                f"session {self._session_id} has no step {seq}; `k3agent undo --list` shows them"
+            )
+        return row
+
+    def before_turn(self, turn: int) -> SnapshotRow | None:
+        """The first step of this turn or a later one; None if nothing was saved since."""
+        rows = self._store.snapshots(self._session_id)
+        return next((row for row in rows if row.kind is SnapshotKind.CALL and row.turn >= turn), None)
+
+    def last(self) -> SnapshotRow | None:
+        """The newest step that changed something and is not undone already; one whose undo was stopped in
+        the middle comes first.
+        """
+        rows = self._store.snapshots(self._session_id)
+        at = len(rows) - 1
+        while at >= 0:
+            row = rows[at]
+            if row.kind is SnapshotKind.UNDO:
+                target = next(i for i, one in enumerate(rows) if one.seq == row.target)
+                if not row.is_done:
+                    return rows[target]
+                at = target - 1
+                continue
+            if row.kind is SnapshotKind.CALL:
+                later = rows[at + 1] if at + 1 < len(rows) else None
+                is_change = self._num_changed(row, later) if later else not self.preview(row).is_empty
+                if is_change or any(not one.is_empty for one in self._references(row).values()):
+                    return row
+            at -= 1
+        return None
+
+    # --- the restore --------------------------------------------------------------------------------------
+
+    def preview(self, target: SnapshotRow) -> Preview:
+        """Save the files as they are, and compare. Raises StoreError."""
+        saved: dict[str, Saved] = {}
+        trees: dict[str, Tree] = {}
+        plans: dict[str, Plan] = {}
+        for root, commit in target.commits.items():
+            tree = trees[root] = self._tree(root, commit)
+            saved[root] = self._save(root, tree)
+            plan = plans[root] = restoring.plan(saved[root].tree, tree)
+            unsaved: dict[str, str] = target.details.get(root, {}).get("unsaved", {})
+            for path, reason in {**tree.left_out, **unsaved}.items():
+                if path and not os.path.lexists(Path(root) / path):
+                    plan.lost[path] = reason
+        found = self._references(target)
+        return Preview(target=target, saved=saved, trees=trees, plans=plans, references=found)
+
+    def _references(self, row: SnapshotRow) -> dict[str, References]:
+        return {
+            root: _missing(Path(root), about)
+            for root, about in row.details.items()
+            if row.kind is SnapshotKind.CALL and "refs" in about
+        }
+
+    def _save(self, root: str, target: Tree) -> Saved:
+        """All that is covered now or was covered then: nothing is overwritten or removed unsaved."""
+        place = self._place(root)
+        extra = [Extra(path) for path in (*target.whole, *target.files)]
+        try:
+            rules = rules_of(place.root, self._store.home)
+            return place.save(self._session_id, rules, extra=extra, max_extra_bytes=NO_LIMIT)
+        except TooMuch:
+            return place.save(self._session_id, Rules(max_files=0), extra=extra, max_extra_bytes=NO_LIMIT)
+
+    def restore(self, preview: Preview, *, only: str | None = None) -> Outcome:
+        """Carry out what was shown. `only`: this one file (an absolute path). Raises StoreError, also where
+        the files have changed since they were looked at.
+        """
+        fresh = self.preview(preview.target)
+        if fresh.paths != preview.paths:
+            raise StoreError("files have changed since they were looked at; look at what undo would do again")
+        plans = fresh.plans
+        if only is not None:
+            plans = {
+                root: restoring.only(plan, str(Path(only).relative_to(root)))
+                for root, plan in plans.items()
+                if Path(only).is_relative_to(root)
+            }
+        files = [str(Path(root) / path) for root, plan in plans.items() for path in plan.paths]
+        details: JsonObject = {"files": [_shown(path) for path in files]}
+        seq = self._store.add_snapshot(
+            self._session_id,
+            SnapshotKind.UNDO,
+            {root: saved.commit for root, saved in fresh.saved.items()},
+            turn=preview.target.turn,
+            summary=f"undo to before step {preview.target.seq}",
+            details=details,
+            target=preview.target.seq,
+        )
+        outcome = Outcome(seq=seq)
+        for root, plan in plans.items():
+            with self._place(root).contents() as contents:
+                restorer = Restorer(Path(root), fresh.trees[root], contents)
+                restorer.apply(plan)
+            for path, reason in restorer.failures.items():
+                outcome.failures[str(Path(root) / path)] = reason
+        if only is None:
+            for root, references in fresh.references.items():
+                _make_again(Path(root), references, outcome)
+        if not outcome.failures:
+            self._store.end_restore(self._session_id, seq)
+        return outcome
+
+
+def _missing(root: Path, about: JsonObject) -> References:
+    """What of the noted branches, tags and stashes is gone, as far as git still has the commits."""
+    try:
+        now, stashes = worktree.references(root), dict(worktree.stashes(root))
+    except StoreError:
+        now, stashes = {}, {}
+    noted: dict[str, str] = dict(about["refs"])
+    head = noted.pop("HEAD", "")
+    gone = {name: commit for name, commit in noted.items() if name not in now}
+    dropped = [(commit, title) for commit, title in about.get("stashes", []) if commit not in stashes]
+    return References(
+        refs={name: commit for name, commit in gone.items() if worktree.has_commit(root, commit)},
+        stashes=[(commit, title) for commit, title in dropped if worktree.has_commit(root, commit)],
+        head=head if head and now.get("HEAD") not in (None, head) else "",
+    )
+
+
+def _make_again(root: Path, references: References, outcome: Outcome) -> None:
+    for name, commit in references.refs.items():
+        try:
+            worktree.create_reference(root, name, commit)
+        except StoreError as error:
+            outcome.failures[name] = str(error)
+    # The newest was on top: it is put back last.
+    for commit, title in reversed(references.stashes):
+        try:
+            worktree.store_stash(root, commit, title)
+        except StoreError as error:
+            outcome.failures[f"stash {title}"] = str(error)
+
+
+def _shown(path: str) -> str:
+    """A name as text that any reader can take."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

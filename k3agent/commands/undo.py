@@ -1,0 +1,162 @@
+"""`k3agent undo`: files as they were before a step of a session."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from k3agent.agent.undo import Preview, Undo
+from k3agent.config.paths import data_home
+from k3agent.errors import StoreError
+from k3agent.headless.arguments import Parser
+from k3agent.headless.output import clean
+from k3agent.store.sessions import SessionStore
+from k3agent.types import SessionId
+
+MAX_SHOWN = 200
+
+
+def undo(argv: Sequence[str]) -> int:
+    """`k3agent undo [--to STEP]`: 0 restored, 1 not or not all, or nothing to undo."""
+    parser = Parser(
+        "undo",
+        "Restore files to what they were before a step; without --to: before the last step that changed any."
+        " It says first what it will change, and is a step itself, so it can be undone.",
+    )
+    parser.add_argument("--to", type=int, metavar="STEP", help="the files as they were before this step")
+    parser.add_argument("--list", action="store_true", help="the steps, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="what would change, and change nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--session", metavar="ID", help="of this session (default: the newest of this folder)"
+    )
+    parser.add_argument("--json", action="store_true", help="--list or --dry-run as JSON")
+    args = parser.parse(argv)
+    store = SessionStore(data_home(os.environ))
+    try:
+        session_id = store.resolve(args.session) if args.session else _newest(store)
+        found = Undo(store, session_id)
+        if args.list:
+            return _list(found, session_id, as_json=args.json)
+        target = found.last() if args.to is None else found.find(args.to)
+        if target is None:
+            print(f"Nothing to undo in session {session_id}.", file=sys.stderr)
+            return 1
+        preview = found.preview(target)
+        print(_as_json(preview) if args.json else _described(preview))
+        if preview.is_empty or args.dry_run:
+            return 0
+        if not args.yes:
+            if not sys.stdin.isatty():
+                parser.error("there is nobody to ask here; say --yes, or --dry-run to only look.")
+            if input("Do this? [y/N] ").strip().lower() not in {"y", "yes"}:
+                return 1
+        return _restore(found, preview)
+    finally:
+        store.close()
+
+
+def _newest(store: SessionStore) -> SessionId:
+    """The newest session here that has steps. Raises StoreError."""
+    here = Path.cwd().resolve()
+    for row in store.list_sessions():
+        is_here = bool(row.cwd) and (here.is_relative_to(row.cwd) or Path(row.cwd).is_relative_to(here))
+        if is_here and store.snapshots(row.id):
+            return row.id
+    raise StoreError(f"no session of {here} has changed files; name one with --session")
+
+
+def _list(found: Undo, session_id: str, *, as_json: bool) -> int:
+    steps = found.steps()
+    if as_json:
+        entries = [
+            {
+                "step": row.seq,
+                "kind": row.kind.value,
+                "turn": row.turn,
+                "tool": row.tool,
+                "summary": row.summary,
+                "num_files": number,
+                "at": row.created_at.isoformat(),
+            }
+            for row, number in steps
+        ]
+        print(json.dumps(entries, ensure_ascii=False, indent=1))
+        return 0
+    print(f"Steps of session {session_id}; `k3agent undo --to STEP` restores the files from before it:")
+    for row, number in steps:
+        changed = "last" if number is None else f"{number} changed" if number else "-"
+        summary = clean(" ".join(row.summary.split()))[:80]
+        at = f"{row.created_at.astimezone():%m-%d %H:%M:%S}"
+        print(f"{row.seq:>5}  {at}  turn {row.turn:<3} {changed:>12}  {summary}")
+    return 0
+
+
+def _described(preview: Preview) -> str:
+    target = preview.target
+    when = f"{target.created_at.astimezone():%Y-%m-%d %H:%M:%S}"
+    lines = [f"Back to before step {target.seq} ({when}): {_name(target.summary or target.tool)}"]
+    for root, plan in preview.plans.items():
+        lines.append(f"in {_name(root)}:")
+        rows = [
+            *(("bring back", path) for path in plan.created),
+            *(("change", path) for path in plan.changed),
+            *(("delete", path) for path in plan.deleted),
+            *(("mode", path) for path in plan.modes),
+            *(("make folder", path) for path in plan.folders_made),
+            *(("remove folder", path) for path in plan.folders_removed),
+        ]
+        lines += [f"  {what:<14} {_name(path)}" for what, path in rows[:MAX_SHOWN]]
+        if len(rows) > MAX_SHOWN:
+            lines.append(f"  and {len(rows) - MAX_SHOWN} more")
+        references = preview.references.get(root)
+        if references is not None:
+            lines += [
+                f"  {'make again':<14} {_name(name)} at {commit[:12]}"
+                for name, commit in references.refs.items()
+            ]
+            lines += [f"  {'stash again':<14} {_name(title)}" for _, title in references.stashes]
+            if references.head:
+                head = references.head[:12]
+                lines.append(f"  HEAD was at {head}; to go there: git reset --soft {head}")
+        lost = list(plan.lost.items())
+        lines += [f"  {'was not saved':<14} {_name(path)} ({reason})" for path, reason in lost[:20]]
+    if preview.is_empty:
+        lines.append("Nothing differs: the files are as they were then.")
+    return "\n".join(lines)
+
+
+def _as_json(preview: Preview) -> str:
+    plans = {
+        root: {
+            "bring_back": plan.created,
+            "change": plan.changed,
+            "delete": plan.deleted,
+            "mode": plan.modes,
+            "make_folder": plan.folders_made,
+            "remove_folder": plan.folders_removed,
+            "not_saved": plan.lost,
+        }
+        for root, plan in preview.plans.items()
+    }
+    return json.dumps({"step": preview.target.seq, "folders": plans}, indent=1)
+
+
+def _restore(found: Undo, preview: Preview) -> int:
+    outcome = found.restore(preview)
+    for path, reason in outcome.failures.items():
+        print(f"not restored: {_name(path)}: {reason}", file=sys.stderr)
+    done = len(preview.paths) - len(outcome.failures)
+    print(f"Restored {done} of {len(preview.paths)}. To take this back: k3agent undo --to {outcome.seq}")
+    if outcome.failures:
+        print("Mend what is in the way and run k3agent undo again.", file=sys.stderr)
+    return 1 if outcome.failures else 0
+
+
+def _name(text: str) -> str:
+    """One line, without anything that a terminal would obey."""
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return clean(text.replace("\n", "�").replace("\t", "�"))

@@ -1,0 +1,247 @@
+"""The files of a folder as they are now: kinds, modes, and a sign by which a change is seen without reading.
+
+Nothing is followed, opened or run here. What is not covered (ignored folders, other repositories, files that
+are too large) is named with the reason, so that nobody takes it for absent.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k3agent.errors import StoreError
+
+MAX_FILES = 100_000
+MAX_WALK_S = 30.0
+MAX_FILE_BYTES = 16 << 20
+# An ignored file outside of ignored folders, such as `.env`, is covered when it is small.
+MAX_IGNORED_BYTES = 256 << 10
+# A file that was changed so short a time before it was read may change again without a new time.
+RACY_NS = 2_500_000_000
+
+IGNORED = "ignored"
+REPOSITORY = "a repository of its own"
+OWN_GIT = "the repository's own data"
+DATA = "k3agent's own data"
+TOO_LARGE = "too large"
+SPECIAL = "no file, folder or link"
+UNREADABLE = "cannot be read"
+TOO_MANY = "a part of too many files"
+
+Sign = tuple[int, int, int, int]
+"""Size, times of change of content and of state in nanoseconds, inode."""
+
+
+class TooMuch(StoreError):
+    """The folder has more files than are looked at."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A file or link. `blob`: the id of its content, '' while unknown; `sign`: None where it proves
+    nothing.
+    """
+
+    is_link: bool
+    mode: int
+    blob: str = ""
+    sign: Sign | None = None
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Tree:
+    """What a folder holds; paths are relative to it, in the form of `os.fsdecode`.
+
+    `folders`: with their modes, the root left out; `left_out`: reason by path, a folder stands for all below
+    and '' for everything;
+    `whole`: paths that are left out as a rule and are covered here from end to end.
+    """
+
+    files: dict[str, Entry] = field(default_factory=dict)
+    folders: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    whole: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """`ignored`: paths that the project ignores; `by_products`: names of folders never looked into;
+    `private`: paths of the agent's own data; `tracked`: paths covered although they are ignored;
+    `max_files`: 0 covers nothing.
+    """
+
+    ignored: frozenset[str] = frozenset()
+    by_products: frozenset[str] = frozenset()
+    private: frozenset[str] = frozenset()
+    tracked: tuple[str, ...] = ()
+    max_files: int = MAX_FILES
+
+
+def look(root: Path, rules: Rules) -> Tree:
+    """All that is covered below `root`, nothing where it has gone. Raises TooMuch; StoreError for a file."""
+    tree = Tree()
+    if not rules.max_files:
+        tree.left_out[""] = TOO_MANY
+    if not rules.max_files or not os.path.lexists(root):
+        return tree
+    if not root.is_dir():
+        raise StoreError(f"{root} is no folder: its files cannot be saved")
+    until = time.monotonic() + MAX_WALK_S
+
+    def check() -> None:
+        if len(tree.files) > rules.max_files or time.monotonic() > until:
+            raise TooMuch(f"{root} has more files than are saved step by step ({rules.max_files:,})")
+
+    def is_left_out(relative: str, info: os.stat_result) -> str:
+        if relative in rules.private:
+            return DATA
+        name = relative.rpartition("/")[2]
+        if name == ".git":
+            return OWN_GIT
+        if stat.S_ISDIR(info.st_mode):
+            return IGNORED if relative in rules.ignored or name in rules.by_products else ""
+        if relative in rules.ignored and info.st_size > MAX_IGNORED_BYTES:
+            return IGNORED
+        return TOO_LARGE if info.st_size > MAX_FILE_BYTES else ""
+
+    _walk(root, "", tree, is_left_out, check)
+    for relative in rules.tracked:
+        if relative not in tree.files:
+            _add_tracked(root, relative, tree)
+    return tree
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """A path to be saved also where the rules leave it out, if for one of `reasons` (None: for any)."""
+
+    path: str
+    reasons: frozenset[str] | None = None
+
+    def fits(self, reason: str) -> bool:
+        return reason != DATA and (self.reasons is None or reason in self.reasons)
+
+
+def look_below(root: Path, relative: str, tree: Tree, private: frozenset[str] = frozenset()) -> None:
+    """Add all that lies at or below `relative` to `tree`, but for what is `private`. Raises TooMuch."""
+    until = time.monotonic() + MAX_WALK_S
+
+    def check() -> None:
+        if len(tree.files) > MAX_FILES or time.monotonic() > until:
+            raise TooMuch(f"{relative} has too many files")
+
+    info = stat_of(root, relative)
+    if info is None:
+        return
+    if stat.S_ISDIR(info.st_mode):
+        tree.folders[relative] = stat.S_IMODE(info.st_mode)
+
+        def is_left_out(path: str, info: os.stat_result) -> str:
+            return DATA if path in private else ""
+
+        _walk(root, relative, tree, is_left_out, check, is_everything=True)
+    else:
+        _add(tree, relative, info)
+
+
+def stat_of(root: Path, relative: str) -> os.stat_result | None:
+    """What lies there; None for nothing, also where a folder on the way is none or is a link."""
+    parts = relative.split("/")
+    try:
+        for depth in range(1, len(parts)):
+            if not stat.S_ISDIR((root / "/".join(parts[:depth])).lstat().st_mode):
+                return None
+        return (root / relative).lstat()
+    except (OSError, ValueError):
+        return None
+
+
+def _walk(
+    root: Path,
+    start: str,
+    tree: Tree,
+    is_left_out: Callable[[str, os.stat_result], str],
+    check: Callable[[], None],
+    *,
+    is_everything: bool = False,
+) -> None:
+    waiting = [start]
+    while waiting:
+        folder = waiting.pop()
+        check()
+        try:
+            with os.scandir(root / folder) as found:
+                entries = list(found)
+        except OSError:
+            if folder:
+                tree.left_out[folder] = UNREADABLE
+            continue
+        if folder != start and not is_everything and any(entry.name == ".git" for entry in entries):
+            tree.folders.pop(folder, None)
+            tree.left_out[folder] = REPOSITORY
+            continue
+        prefix = folder + "/" if folder else ""
+        for entry in entries:
+            relative = prefix + entry.name
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue  # it has gone meanwhile
+            reason = is_left_out(relative, info)
+            if reason:
+                tree.left_out[relative] = reason
+            elif stat.S_ISDIR(info.st_mode):
+                tree.folders[relative] = stat.S_IMODE(info.st_mode)
+                waiting.append(relative)
+            else:
+                _add(tree, relative, info)
+
+
+def _add(tree: Tree, relative: str, info: os.stat_result) -> None:
+    mode = info.st_mode
+    if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+        sign = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+        is_link = stat.S_ISLNK(mode)
+        tree.files[relative] = Entry(is_link, stat.S_IMODE(mode), sign=sign, size=info.st_size)
+    else:
+        tree.left_out[relative] = SPECIAL
+
+
+def _add_tracked(root: Path, relative: str, tree: Tree) -> None:
+    """A file that git keeps although it is ignored, with the folders on the way."""
+    info = stat_of(root, relative)
+    if info is None or stat.S_ISDIR(info.st_mode) or info.st_size > MAX_FILE_BYTES:
+        return
+    if any(tree.left_out.get(parent) in (REPOSITORY, DATA) for parent in parents_of(relative)):
+        return
+    for parent in parents_of(relative):
+        if parent not in tree.folders:
+            tree.folders[parent] = stat.S_IMODE((root / parent).lstat().st_mode)
+    tree.left_out.pop(relative, None)
+    _add(tree, relative, info)
+
+
+def parents_of(relative: str) -> Iterator[str]:
+    """The folders on the way, outermost first."""
+    at = relative.find("/")
+    while at >= 0:
+        yield relative[:at]
+        at = relative.find("/", at + 1)
+
+
+def covering(relative: str, paths: Mapping[str, object]) -> str | None:
+    """The path of `paths` that `relative` is, or lies below of."""
+    if relative in paths:
+        return relative
+    found = next((parent for parent in parents_of(relative) if parent in paths), None)
+    return "" if found is None and "" in paths else found
+
+
+def is_below(relative: str, folder: str) -> bool:
+    """Whether it is that path or lies below it; '' is the root."""
+    return not folder or relative == folder or relative.startswith(folder + "/")

@@ -1,0 +1,447 @@
+"""File states of one folder as commits under a private git ref, in a repository of k3agent's own.
+
+Git never sees the folder: content is read here and streamed to `git fast-import`. So nothing that a project
+configures (filters, line ends, hooks, monitors) can run or change a byte, the user's index and objects stay
+alone, and removing the project removes no snapshot. A commit has no parents: what one session saved is not
+kept alive by another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from k3agent.errors import StoreError
+from k3agent.store import filetree
+from k3agent.store.filetree import Entry, Extra, Rules, Tree
+from k3agent.store.snapshotforms import (
+    CHUNK,
+    FileChanged,
+    blob_id,
+    build,
+    chunks,
+    describe,
+    link_target,
+    open_file,
+    quoted,
+    settle,
+)
+from k3agent.store.worktree import bare_environ, git_program
+
+REFS = "refs/k3agent"
+FOLDER = "snapshots"
+# What is left out as a rule and saved before a command that would destroy it, all together.
+MAX_EXTRA_BYTES = 512 << 20
+# From so many loose objects on they are packed; nothing is deleted by it.
+MAX_LOOSE = 4_000
+OPTIONS = (
+    ("core.compression", "1"),
+    ("core.protectNTFS", "false"),
+    ("core.protectHFS", "false"),
+    ("gc.auto", "0"),
+    ("core.logAllRefUpdates", "false"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A saved state. `unsaved`: what was to be saved besides the rule and could not, with the reason."""
+
+    commit: str
+    tree: Tree
+    unsaved: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Base:
+    """What was saved last: the next state is written as the difference to it."""
+
+    tree: Tree = field(default_factory=Tree)
+    tree_id: str = ""
+    meta: bytes = b""
+    commit: str = ""
+    session_id: str = ""
+
+
+class Snapshots:
+    """The saved states of the folder `root`. Blocking; one call at a time, from any thread."""
+
+    def __init__(self, home: Path, root: Path) -> None:
+        self.root = root
+        self.folder = home / FOLDER / hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
+        self._git_dir = self.folder / "repo.git"
+        self._base: _Base | None = None
+        self._lock = threading.Lock()
+        self._num_saved = 0
+
+    # --- saving -------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        session_id: str,
+        rules: Rules,
+        *,
+        extra: Sequence[Extra] = (),
+        only: Sequence[str] | None = None,
+        max_extra_bytes: int = MAX_EXTRA_BYTES,
+    ) -> Saved:
+        """Save the files as they are. `extra`: as far as it fits into `max_extra_bytes`; `only`: look at
+        these paths alone, the rest is as it was saved last. Raises StoreError.
+        """
+        with self._lock:
+            try:
+                self._prepare()
+                base = self._base or self._known()
+                if base.tree_id and not self._has_tree(base.tree_id):
+                    base = _Base()
+                tree = self._look(base, rules, only)
+                unsaved = self._add_extra(tree, extra, rules, max_extra_bytes) if extra else {}
+                return self._commit(session_id, base, tree, unsaved)
+            except OSError as error:
+                raise StoreError(f"the files in {self.root} cannot be saved: {error}") from error
+
+    def _look(self, base: _Base, rules: Rules, only: Sequence[str] | None) -> Tree:
+        if only is None or not base.tree_id:
+            return filetree.look(self.root, rules)
+        last = base.tree
+        tree = Tree(dict(last.files), dict(last.folders), dict(last.left_out))
+        for path in only:
+            for known in [name for name in tree.files if filetree.is_below(name, path)]:
+                del tree.files[known]
+            if filetree.covering(path, tree.left_out) is None:
+                for parent in filetree.parents_of(path):
+                    info = filetree.stat_of(self.root, parent)
+                    if info is not None:
+                        tree.folders[parent] = stat.S_IMODE(info.st_mode)
+                filetree.look_below(self.root, path, tree)
+        return tree
+
+    def _add_extra(self, tree: Tree, extra: Sequence[Extra], rules: Rules, max_bytes: int) -> dict[str, str]:
+        """Take up what is left out at or below the paths of `extra`, the smallest first."""
+        wanted: set[str] = set()
+        with_parts = {"", *(parent for path in tree.left_out for parent in filetree.parents_of(path))}
+        for one in extra:
+            above = filetree.covering(one.path, tree.left_out)
+            if above is not None and one.fits(tree.left_out[above]):
+                wanted.add(one.path)
+            elif above is None and one.path in with_parts:
+                below = ((path, why) for path, why in tree.left_out.items() if one.fits(why))
+                wanted |= {path for path, _ in below if filetree.is_below(path, one.path)}
+        found: list[tuple[int, str, Tree]] = []
+        unsaved: dict[str, str] = {}
+        for path in wanted:
+            part = Tree()
+            try:
+                filetree.look_below(self.root, path, part, rules.private)
+            except filetree.TooMuch as error:
+                unsaved[path] = str(error)
+                continue
+            if part.files or part.folders:
+                found.append((sum(entry.size for entry in part.files.values()), path, part))
+        left = max_bytes
+        for size, path, part in sorted(found, key=lambda item: (item[0], item[1])):
+            if size > left:
+                unsaved[path] = f"{size / 1e6:,.0f} MB are more than is saved"
+                continue
+            left -= size
+            tree.files.update(part.files)
+            tree.folders.update(part.folders)
+            for parent in filetree.parents_of(path):
+                info = filetree.stat_of(self.root, parent)
+                tree.folders.setdefault(parent, stat.S_IMODE(info.st_mode) if info else 0o755)
+            # A part of a folder that is left out is saved; the folder as a whole stays left out.
+            tree.left_out.pop(path, None)
+            tree.left_out.update(part.left_out)
+            tree.whole.append(path)
+        return unsaved
+
+    def _commit(self, session_id: str, base: _Base, tree: Tree, unsaved: dict[str, str]) -> Saved:
+        changed: list[str] = []
+        for path, entry in tree.files.items():
+            known = base.tree.files.get(path)
+            if known is None or known.is_link != entry.is_link:
+                changed.append(path)
+                continue
+            is_equal = known.sign == entry.sign and known.sign is not None
+            if is_equal or (known.size == entry.size and self._holds(path, entry, known.blob)):
+                entry.blob = known.blob
+            if not entry.blob or (known.mode & 0o100) != (entry.mode & 0o100):
+                changed.append(path)
+        meta = describe(tree)
+        removed = [path for path in base.tree.files if path not in tree.files]
+        is_same = not changed and not removed and meta == base.meta
+        if is_same and base.session_id == session_id and base.commit:
+            return Saved(commit=base.commit, tree=tree, unsaved=unsaved)
+        ref = f"{REFS}/{ref_name(session_id)}/{time.time_ns():x}-{secrets.token_hex(3)}"
+        try:
+            self._import(ref, base, tree, changed, removed)
+        except FileChanged:
+            for entry in (tree.files[path] for path in changed if path in tree.files):
+                entry.blob = ""
+            self._import(ref, base, tree, changed, removed)
+        commit, tree_id = self._ids(ref)
+        if not tree.whole:
+            self._base = _Base(tree, tree_id, describe(tree), commit, session_id)
+        elif self._base is None:
+            self._base = base
+        self._num_saved += 1
+        if self._num_saved % 200 == 0:
+            self._pack()
+        return Saved(commit=commit, tree=tree, unsaved=unsaved)
+
+    def _holds(self, path: str, entry: Entry, blob: str) -> bool:
+        """Whether a small file whose times say nothing has the known content: then nothing is written."""
+        place = self.root / path
+        if entry.size > CHUNK:
+            return False
+        try:
+            if entry.is_link:
+                data = link_target(place)
+                settle(entry, info := place.lstat(), info)
+                return blob_id(len(data), [data], None) == blob
+            with os.fdopen(open_file(place), "rb") as file:
+                before = os.fstat(file.fileno())
+                data = file.read(CHUNK + 1)
+                if not stat.S_ISREG(before.st_mode) or blob_id(len(data), [data], None) != blob:
+                    return False
+                settle(entry, before, os.fstat(file.fileno()))
+                return True
+        except OSError:
+            return False
+
+    def _import(self, ref: str, base: _Base, tree: Tree, changed: list[str], removed: list[str]) -> None:
+        with self._importer() as stream:
+            title = f"files of {self.root}\n"
+            who = f"k3agent <k3agent@localhost> {int(time.time())} +0000"
+            head = f"commit {ref}\ncommitter {who}\ndata {len(os.fsencode(title))}\n{title}"
+            stream.write(os.fsencode(head))
+            if base.tree_id:
+                stream.write(f"M 040000 {base.tree_id} files\n".encode())
+            for path in removed:
+                stream.write(b"D " + quoted(path) + b"\n")
+            for path in changed:
+                if not self._send(stream, path, tree):
+                    tree.files.pop(path, None)
+                    if path in base.tree.files:
+                        stream.write(b"D " + quoted(path) + b"\n")
+            meta = describe(tree)
+            stream.write(b"M 100644 inline meta\ndata %d\n%b\n" % (len(meta), meta))
+
+    def _send(self, stream: IO[bytes], path: str, tree: Tree) -> bool:
+        """Write one file into the stream; False when it has gone, or cannot be read, which is noted."""
+        entry = tree.files[path]
+        place = self.root / path
+        git_mode = b"120000" if entry.is_link else b"100755" if entry.mode & 0o100 else b"100644"
+        if entry.blob:
+            stream.write(b"M %b %b %b\n" % (git_mode, entry.blob.encode(), quoted(path)))
+            return True
+        head = b"M %b inline %b\n" % (git_mode, quoted(path))
+        try:
+            if entry.is_link:
+                data = link_target(place)
+                entry.blob = blob_id(len(data), [data], None)
+                stream.write(b"%bdata %d\n%b\n" % (head, len(data), data))
+                settle(entry, info := place.lstat(), info)
+                return True
+            fd = open_file(place)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            tree.left_out[path] = filetree.UNREADABLE
+            return False
+        with os.fdopen(fd, "rb") as file:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                return False
+            stream.write(b"%bdata %d\n" % (head, info.st_size))
+            entry.blob = blob_id(info.st_size, chunks(file, info.st_size), stream.write)
+            stream.write(b"\n")
+            settle(entry, info, os.fstat(fd))
+        return True
+
+    @contextlib.contextmanager
+    def _importer(self) -> Iterator[IO[bytes]]:
+        """The input of a `git fast-import` that takes up all or nothing. Raises StoreError."""
+        command = ["fast-import", "--quiet", "--done", "--depth=1", "--date-format=raw"]
+        process = self._start(*command)
+        assert process.stdin is not None and process.stderr is not None
+        try:
+            yield process.stdin
+            process.stdin.write(b"done\n")
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # what it says tells why
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            said = process.stderr.read().decode("utf-8", "replace")
+            process.stderr.close()
+            code = process.wait()
+        for report in self._git_dir.glob("fast_import_crash_*"):
+            report.unlink(missing_ok=True)
+        if code:
+            self._base = None
+            reason = next((line for line in said.splitlines() if line.startswith("fatal:")), said).strip()
+            raise StoreError(
+                f"the files in {self.root} cannot be saved to {self.folder}: {reason or f'git: {code}'}"
+            )
+
+    def _ids(self, ref: str) -> tuple[str, str]:
+        """(commit, tree of its files)."""
+        lines = self.git("cat-file", "--batch-check", given=f"{ref}\n{ref}:files\n".encode()).decode()
+        commit, files = lines.splitlines()
+        if not commit.split()[1:2] == ["commit"]:
+            raise StoreError(f"the files in {self.root} cannot be saved to {self.folder}: {commit}")
+        return commit.split()[0], files.split()[0] if " tree " in files else ""
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def load(self, commit: str) -> Tree:
+        """A saved state. Its entries have no signs. Raises StoreError."""
+        if not self._git_dir.is_dir():
+            raise StoreError(f"the snapshots of {self.root} are not in {self.folder} any more")
+        meta = json.loads(self.git("cat-file", "blob", f"{commit}:meta"))
+        return build(meta, self.git("ls-tree", "-r", "-z", "--full-tree", commit))
+
+    @contextlib.contextmanager
+    def contents(self) -> Iterator[Callable[[str, Callable[[bytes], Any]], None]]:
+        """A function that hands the content of a blob, piece by piece, to another. Raises StoreError."""
+        process = self._start("cat-file", "--batch", stdout=subprocess.PIPE)
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        given, taken = process.stdin, process.stdout
+
+        def read(blob: str, take: Callable[[bytes], Any]) -> None:
+            given.write(blob.encode() + b"\n")
+            given.flush()
+            head = taken.readline().split()
+            if head[1:2] != [b"blob"]:
+                raise StoreError(f"a saved file ({blob}) is missing in {self.folder}")
+            left = int(head[2])
+            while left:
+                piece = taken.read(min(CHUNK, left))
+                if not piece:
+                    raise StoreError(f"a saved file ({blob}) in {self.folder} ends too soon")
+                left -= len(piece)
+                take(piece)
+            taken.read(1)
+
+        try:
+            yield read
+        finally:
+            for pipe in (given, taken, process.stderr):
+                pipe.close()
+            process.wait()
+
+    # --- the repository -----------------------------------------------------------------------------------
+
+    def git(self, *arguments: str, given: bytes = b"") -> bytes:
+        process = self._start(*arguments, stdout=subprocess.PIPE)
+        out, said = process.communicate(given)
+        if process.returncode:
+            reason = " ".join(said.decode("utf-8", "replace").split())[:300]
+            raise StoreError(f"git {arguments[0]} in {self._git_dir}: {reason or process.returncode}")
+        return out
+
+    def _start(self, *arguments: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        program = git_program()
+        if program is None:
+            raise StoreError("git is not installed; install it, or set snapshots to off")
+        settings = [word for name, value in OPTIONS for word in ("-c", f"{name}={value}")]
+        environ = bare_environ(os.environ)
+        environ.update(GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL=os.devnull)
+        try:
+            return subprocess.Popen(
+                [program, *settings, "--git-dir", str(self._git_dir), *arguments],
+                cwd=self.folder,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+            )
+        except OSError as error:
+            raise StoreError(f"git cannot be started: {error}") from error
+
+    def _prepare(self) -> None:
+        if (self._git_dir / "HEAD").is_file():
+            return
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.folder / "root").write_bytes(os.fsencode(self.root))
+        self.git("init", "--quiet", "--bare", "--template=")
+
+    def _pack(self) -> None:
+        count = int(self.git("count-objects").split()[0])
+        if count > MAX_LOOSE:
+            self.git("pack-refs", "--all")
+            self.git("repack", "-d", "-l", "-q")
+
+    # --- what is known from earlier -----------------------------------------------------------------------
+
+    def remember(self) -> None:
+        """Keep the signs of the files, so that the next process need not read them all. Best effort."""
+        with self._lock:
+            base = self._base
+            if base is None or not base.tree_id:
+                return
+            files = {
+                path: [entry.is_link, entry.mode, entry.blob, entry.sign, entry.size]
+                for path, entry in base.tree.files.items()
+            }
+            text = json.dumps({"version": 1, "tree": base.tree_id, "files": files}, separators=(",", ":"))
+            draft = self.folder / f".known.{os.getpid()}"
+            with contextlib.suppress(OSError):
+                draft.write_text(text, encoding="utf-8")
+                draft.replace(self.folder / "known.json")
+
+    def _known(self) -> _Base:
+        try:
+            known = json.loads((self.folder / "known.json").read_text(encoding="utf-8"))
+            if known["version"] != 1 or not self._has_tree(known["tree"]):
+                return _Base()
+            files = {
+                path: Entry(is_link, mode, blob, None if sign is None else tuple(sign), size)
+                for path, (is_link, mode, blob, sign, size) in known["files"].items()
+            }
+            return _Base(Tree(files), known["tree"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return _Base()
+
+    def _has_tree(self, tree_id: str) -> bool:
+        said = self.git("cat-file", "--batch-check", given=f"{tree_id}\n".encode()).split()
+        return said[1:2] == [b"tree"]
+
+
+# --- all folders ------------------------------------------------------------------------------------------
+
+
+def delete_session(home: Path, session_id: str) -> None:
+    """Remove the refs of a session, and what only they kept. Raises StoreError."""
+    for place in (home / FOLDER).glob("*/root"):
+        snapshots = Snapshots(home, Path(os.fsdecode(place.read_bytes())))
+        prefix = f"{REFS}/{ref_name(session_id)}/"
+        names = snapshots.git("for-each-ref", "--format=%(refname)", prefix).decode().split()
+        if names:
+            orders = "".join(f"delete {name}\n" for name in names)
+            snapshots.git("update-ref", "--stdin", given=orders.encode())
+            # Another session may be saving just now: what is new has no ref yet.
+            snapshots.git("gc", "--quiet", "--prune=1.hour.ago")
+
+
+def ref_name(session_id: str) -> str:
+    """The session's part of a ref's name; ids that users have chosen may hold anything."""
+    if session_id and all(sign in "0123456789abcdefghijklmnopqrstuvwxyz-" for sign in session_id):
+        return session_id.strip("-") or "x"
+    return "x" + hashlib.sha256(session_id.encode()).hexdigest()[:40]

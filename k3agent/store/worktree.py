@@ -1,0 +1,121 @@
+"""Asks git about the user's repository: what it ignores, what it tracks, its branches and stashes.
+
+Nothing that the repository's own configuration names is run: no file system monitor, no hook, no filter.
+The index is only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from k3agent.errors import StoreError
+
+MAX_GIT_S = 60.0
+SAFE = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false")
+
+
+def git_program() -> str | None:
+    return shutil.which("git")
+
+
+def bare_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """What git needs of the environment; none of the variables that would lead it elsewhere."""
+    kept = {name: environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR") if name in environ}
+    return {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+
+
+def ask(root: Path, *arguments: str, given: bytes | None = None) -> bytes:
+    """Git's answer in the repository whose folder is `root`. Raises StoreError."""
+    program = git_program()
+    if program is None:
+        raise StoreError("git is not installed; install it, or set snapshots to off")
+    command = [program, *SAFE, "--git-dir", str(root / ".git"), "--work-tree", str(root), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=root,
+            env=bare_environ(os.environ),
+            input=given if given is not None else b"",
+            capture_output=True,
+            timeout=MAX_GIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StoreError(f"git {arguments[0]} in {root}: {error}") from error
+    if done.returncode:
+        said = " ".join(done.stderr.decode("utf-8", "replace").split())[:300]
+        raise StoreError(f"git {arguments[0]} in {root}: {said or done.returncode}")
+    return done.stdout
+
+
+def _names(output: bytes) -> list[str]:
+    return [os.fsdecode(name) for name in output.split(b"\0") if name]
+
+
+def ignored_paths(root: Path) -> frozenset[str]:
+    """Ignored files, and folders of which all is ignored, relative to `root`."""
+    options = ("--others", "--ignored", "--exclude-standard", "--directory", "-z")
+    return frozenset(name.rstrip("/") for name in _names(ask(root, "ls-files", *options)))
+
+
+def tracked_paths(root: Path) -> tuple[str, ...]:
+    return tuple(_names(ask(root, "ls-files", "--cached", "-z")))
+
+
+def references(root: Path) -> dict[str, str]:
+    """Branches, tags and the newest stash by full name, and HEAD under its own."""
+    found: dict[str, str] = {}
+    lines = ask(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags")
+    for line in lines.decode("utf-8", "surrogateescape").splitlines():
+        commit, _, name = line.partition(" ")
+        found[name] = commit
+    # Without a commit there is no HEAD to save.
+    with contextlib.suppress(StoreError):
+        found["HEAD"] = ask(root, "rev-parse", "--verify", "--quiet", "HEAD").decode().strip()
+    return found
+
+
+def stashes(root: Path) -> list[tuple[str, str]]:
+    """(commit, title) of each stash entry, newest first."""
+    try:
+        lines = ask(root, "log", "--no-show-signature", "-g", "--format=%H %gs", "refs/stash", "--")
+    except StoreError:
+        return []
+    pairs = [line.partition(" ") for line in lines.decode("utf-8", "surrogateescape").splitlines()]
+    return [(commit, title) for commit, _, title in pairs if commit]
+
+
+def has_commit(root: Path, commit: str) -> bool:
+    try:
+        ask(root, "cat-file", "-e", f"{commit}^{{commit}}")
+    except StoreError:
+        return False
+    return True
+
+
+def create_reference(root: Path, name: str, commit: str) -> None:
+    """Make a branch or tag that is not there. Raises StoreError."""
+    ask(root, "update-ref", name, commit, "0" * len(commit))
+
+
+def store_stash(root: Path, commit: str, title: str) -> None:
+    ask(root, "stash", "store", "-m", title, commit)
+
+
+def roots_of(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """The folders whose files are saved: for each one the repository it lies in, or itself; none inside
+    another.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        place = next((path for path in (folder, *folder.parents) if (path / ".git").exists()), folder)
+        if place == Path(place.anchor) or place == Path.home():
+            place = folder
+        if not any(place.is_relative_to(other) for other in found):
+            found = [*(other for other in found if not other.is_relative_to(place)), place]
+    return tuple(found)
