@@ -193,7 +193,7 @@ class Territory:
         """Why writing there is asked about unless a rule allows it, or None."""
         from k3agent.tools.sandbox.policy import PROTECTED  # lazy: tools bring pydantic, 0.1 s
 
-        for root in self._roots:
+        for root in self.roots:
             if path.is_relative_to(root):
                 inner = str(path.relative_to(root)).casefold()
                 for name in map(str.casefold, PROTECTED):
