@@ -104,6 +104,11 @@ class LocalServer:
         self._state: ServerState | None = None
         self._restarted_at: float | None = None
 
+    @property
+    def state(self) -> ServerState | None:
+        """The server that was joined or started last; it may have ended since."""
+        return self._state
+
     async def endpoint(self) -> Endpoint:
         """Where to ask now; starts the server again when it has died since the last request, but not twice
         within a minute.

@@ -116,6 +116,10 @@ class ChatClient:
     def dialect(self) -> Dialect:
         return self._encoder.dialect
 
+    async def endpoint(self) -> Endpoint:
+        """Where the next request goes."""
+        return await self._prepare()
+
     async def connect(self) -> None:
         """Read the model list: the window, the efforts, the kind of server; its absence is no failure."""
         endpoint = await self._prepare()

@@ -161,6 +161,7 @@ COMMANDS: dict[str, Command] = {
     "unqueue": Command("take waiting prompts back into the prompt", _unqueue),
     "theme": Command("colours", _theme, " | ".join(PALETTES)),
     "settings": Command("settings of this UI", _action("settings")),
+    "engine": Command("where the model runs: server, prefix cache, queue, speed", _action("engine")),
     "doctor": Command("what works here and what does not", _action("doctor")),
     "retry": Command("try again after a failure", _retry),
     "quit": Command("leave; the session can be resumed", _action("leave_now")),

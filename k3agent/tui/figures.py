@@ -1,8 +1,12 @@
-"""Numbers in few characters: tokens, money, time."""
+"""Numbers in few characters: tokens, money, time, bytes."""
 
 from __future__ import annotations
 
+import math
+
 from k3agent.types import Usage
+
+UNITS = ("bytes", "KB", "MB", "GB")
 
 
 def tokens(count: int) -> str:
@@ -26,6 +30,18 @@ def seconds(value: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02} s"
     return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def rate(tokens_per_s: float) -> str:
+    return f"{tokens_per_s:,.0f} tokens/s" if tokens_per_s >= 10 else f"{tokens_per_s:.1f} tokens/s"
+
+
+def size(num_bytes: float) -> str:
+    if num_bytes < 1000:
+        return f"{num_bytes:.0f} bytes"
+    power = min(int(math.log10(num_bytes) + 0.0005) // 3, 3)
+    value = num_bytes / 1000**power
+    return f"{value:.1f} {UNITS[power]}" if value < 10 else f"{value:,.0f} {UNITS[power]}"
 
 
 def usage_line(usage: Usage, cost_usd: float) -> str:

@@ -61,6 +61,7 @@ CHAT_KEYS = (
     Key("copy-answer", "ctrl+y", "copy_answer", "copy the last answer", True),
     Key("todos", "ctrl+t", "panel('todos')", "todos", True),
     Key("changes", "ctrl+x", "panel('changes')", "changed files", True),
+    Key("engine", "f2", "engine", "the engine: server, cache, queue, speed", True),
     Key("help", "f1", "help", "this list (also: ? in an empty prompt)", True),
 )
 TRANSCRIPT_KEYS = (

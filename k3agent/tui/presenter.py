@@ -36,6 +36,7 @@ from k3agent.events import (
 )
 from k3agent.tui import figures
 from k3agent.tui.history import blocks_of, message_blocks
+from k3agent.tui.pace import Pace
 from k3agent.tui.widgets.answer import AnswerBlock
 from k3agent.tui.widgets.block import Block
 from k3agent.tui.widgets.message import NoticeBlock, TurnEndBlock, UserBlock
@@ -73,6 +74,7 @@ class Presenter:
         self._num_steps = 0
         self._turn_usage = Usage()
         self._cost_before = 0.0
+        self.pace = Pace()
         #: prompts that wait: shown at the end until the model gets them
         self.waiting: list[UserBlock] = []
 
@@ -162,6 +164,7 @@ class Presenter:
         self._changed()
 
     def _stream(self, event: ReasoningStreamed | TextStreamed | ArgumentsStreamed) -> None:
+        self.pace.streams()
         match event:
             case ReasoningStreamed():
                 self._reason(event.text)
@@ -174,10 +177,12 @@ class Presenter:
         status = self._status
         if isinstance(event, PrefillProgressed):
             share = 100 * event.done // event.total if event.total else 0
+            self.pace.reads(event.done, event.total)
             status.begin("reading the prompt")
             status.hint = f"{share} % of {figures.tokens(event.total)}"
             return
         self._num_steps += 1
+        self.pace.ended(event.step.output_tokens)
         self._turn_usage += event.step
         status.step, status.total, status.cost_usd = event.step, event.total, event.cost_usd
 
@@ -201,11 +206,15 @@ class Presenter:
         self._turn_usage = Usage()
         self._cost_before = self._status.cost_usd
         self._calls, self._open = self._open, {}
+        self._ask()
+
+    def _ask(self) -> None:
+        self.pace.asked()
         self._status.begin("waiting for the model")
 
     def _message(self, message: Message) -> None:
         if message.role is Role.TOOL:
-            self._status.begin("waiting for the model")
+            self._ask()
             return
         if message.role is Role.ASSISTANT:
             self._finish_answer(message)
@@ -299,6 +308,7 @@ class Presenter:
                 self._transcript.drop(block)
         self._reasoning = self._answer = None
         self._writing = {}
+        self.pace.asked()
         self._status.begin("waiting to try again")
         text = f"trying again in {event.delay_s:.1f} s (attempt {event.attempt}): {event.reason}"
         self.add(NoticeBlock(text, "warning"))

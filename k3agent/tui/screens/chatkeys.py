@@ -225,6 +225,11 @@ class ChatKeys(TypingChat):
 
         self.open_dialog(DoctorScreen())
 
+    def action_engine(self) -> None:
+        from k3agent.tui.screens.engine import EngineScreen  # lazy: only when asked for
+
+        self.open_dialog(EngineScreen())
+
     def action_panel(self, name: str) -> None:
         from k3agent.tui.screens.panels import panel_screen  # lazy: only when asked for
 

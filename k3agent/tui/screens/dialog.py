@@ -35,13 +35,14 @@ class TextScreen(ModalScreen[Result]):
     ]
     app: K3App
 
-    def __init__(self, title: str, load: Callable[[], Text | str]) -> None:
+    def __init__(self, title: str, load: Callable[[], Text | str], *, classes: str = "dialog") -> None:
         super().__init__()
         self._heading = title
         self._load = load
+        self._classes_of_body = classes
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as self.body:
+        with VerticalScroll(classes=self._classes_of_body) as self.body:
             self.content = Static("…", markup=False)
             yield self.content
 
