@@ -164,7 +164,8 @@ class Copied:
             found = dict.fromkeys(self._words.get(self._pieces, ()), strengths.word)
         length, places = self._longest_run()
         more = strengths.of_run(length)
-        if more and length > len(self._pieces):
+        if more and length >= min(len(self._pieces), MAX_RUN):
+            # a shorter run is only a part of the word that is being written
             for token_id in {self._ids[place] for place in places}:
                 known = found.get(token_id)
                 if known is None:

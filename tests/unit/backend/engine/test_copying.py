@@ -124,11 +124,17 @@ def test_the_longest_run_decides_and_equals_share(tokenizer: Tokenizer) -> None:
     assert talk.raised(" b=(") == {"2": 2.0}
 
 
-def test_inside_a_word_a_run_begins_before_it(tokenizer: Tokenizer) -> None:
-    talk = Talk(tokenizer, RUNS_ONLY).message("user", "in wxdyb.py")
-    assert talk.raised("xdy") == {}, "only a part of the given word"
-    talk = Talk(tokenizer, RUNS_ONLY).message("user", "in wxdyb.py")
-    assert talk.raised("in w") == {"x": 2.0}
+def test_inside_a_word_a_run_holds_all_its_pieces(tokenizer: Tokenizer) -> None:
+    def talk() -> Talk:
+        return Talk(tokenizer, RUNS_ONLY).message("user", "in wxdyb.py")
+
+    assert talk().raised("kxdy") == {}, "only a part of the word"
+    assert talk().raised("wxd") == {"y": 1.0}
+    assert talk().raised("in w") == {"x": 2.0}
+    word = "kxjzqfkxvjwqkzfx"
+    talk_of_long = Talk(tokenizer, RUNS_ONLY).message("user", word)
+    assert len(tokenizer.encode(word[:-1])) > 12
+    assert talk_of_long.raised(word[:-1]) == {"x": 4.0}, "a run is not followed further than 12 tokens"
 
 
 def test_words_and_runs_add_up(tokenizer: Tokenizer) -> None:
