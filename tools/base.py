@@ -60,7 +60,13 @@ class Question:
     options: tuple[str, ...] = ()
 
 
+# What the session makes of a new plan: (goal, criteria, steps) to remarks for the model.
+Planning = Callable[[str, Sequence[str], list[JsonObject]], Awaitable[list[str]]]
 Spawn = Callable[[Sequence[TaskBrief]], Awaitable[list[TaskReport]]]
+
+
+async def unplanned(goal: str, criteria: Sequence[str], steps: list[JsonObject]) -> list[str]:
+    return []
 
 
 async def no_subagents(briefs: Sequence[TaskBrief]) -> list[TaskReport]:
@@ -76,7 +82,8 @@ class ToolContext:
     (tools/support/freshness.py), `jobs` the background commands (tools/jobs.py), `sandbox` wraps commands
     (tools/sandbox/base.py). `output_dir` takes full outputs that are too long for the model. `emit`
     reports progress of the running call; `ask` reaches the user and raises `ToolError` where nobody can
-    answer; `spawn` has subagents do tasks and comes back when all have ended.
+    answer; `spawn` has subagents do tasks and comes back when all have ended; `plan` keeps the plan, and
+    raises `ToolError` for a change that is the user's to make.
     """
 
     cwd: Path
@@ -90,6 +97,7 @@ class ToolContext:
     extra_dirs: tuple[Path, ...] = ()
     todo: list[JsonObject] = field(default_factory=list)
     spawn: Spawn = no_subagents
+    plan: Planning = unplanned
 
 
 class Tool(Protocol[ArgsT]):

@@ -39,7 +39,7 @@ from k3agent.store.sessions import SessionStore
 from k3agent.types import ImagePart, JsonObject, Message, SessionId, TextPart, ToolCall, ToolResult
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
-    from k3agent.tools.base import Access, Args, Question, Spawn, Tool, ToolContext
+    from k3agent.tools.base import Access, Args, Planning, Question, Spawn, Tool, ToolContext
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +92,9 @@ class Workbench:
     blobs: BlobStore
     profile: Profile
     max_result_chars: int
-    todo_changed: Callable[[list[JsonObject]], None]
     spawn: Callable[[str], Spawn]
     safekeeping: Safekeeping | None
+    plan: Callable[[str], Planning]
 
 
 class Dispatcher:
@@ -316,7 +316,8 @@ class Dispatcher:
 
         if prepared.access.runs is not None:
             await self.changes.begin()
-        ctx = dataclasses.replace(bench.ctx, emit=progress, ask=ask, spawn=bench.spawn(call.id))
+        own = {"spawn": bench.spawn(call.id), "plan": bench.plan(call.id)}
+        ctx = dataclasses.replace(bench.ctx, emit=progress, ask=ask, **own)
         started = time.monotonic()
         try:
             output = await prepared.tool.run(prepared.args, ctx)
@@ -341,8 +342,6 @@ class Dispatcher:
         if "exit_code" in output.data:
             command = bench.masker.mask(prepared.access.runs or "")
             bench.receipt.last_command = {"command": command, "exit_code": output.data["exit_code"]}
-        if call.name == "todo":
-            bench.todo_changed(ctx.todo)
         text = output.text or "(no output)"
         if prepared.note:
             text += f"\n[the arguments were not valid JSON and were repaired: {prepared.note}]"

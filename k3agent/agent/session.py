@@ -22,12 +22,13 @@ from k3agent.agent.loop import TurnParts
 from k3agent.agent.masking import Masker, child_environ
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions, Territory
+from k3agent.agent.planning import Planner
 from k3agent.agent.policies import CompactionPolicy, LimitPolicy
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.safekeeping import Safekeeping, restore_notices
 from k3agent.agent.step import Stepper
 from k3agent.agent.subagent import SubagentParts
-from k3agent.agent.tasks import load_todo, save_todo
+from k3agent.agent.tasks import load_todo
 from k3agent.agent.transcript import Transcript, new_session_id
 from k3agent.agent.turns import TurnRunner, TurnTime
 from k3agent.errors import K3AgentError
@@ -230,9 +231,9 @@ class Session:
             max_result_chars=max(
                 MIN_RESULT_CHARS, min(MAX_RESULT_CHARS, int(0.75 * self.info.context_window))
             ),
-            todo_changed=lambda items: save_todo(self._store, self.id, items),
             safekeeping=Safekeeping(options.home, self.id, territory) if options.snapshots else None,
             spawn=self._subagents(permissions).spawn,
+            plan=Planner(self._store, self._transcript, self._approvals, self._emitter).for_call,
         )
 
     def _subagents(self, permissions: Permissions) -> SubagentParts:

@@ -5,6 +5,7 @@ All of it lies in the store and survives a crash, a resume and a compaction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,15 +15,91 @@ from k3agent.types import JsonObject, SessionId, TaskBrief
 KIND = "todo"
 PINNED = "pinned"
 SUBAGENT = "subagent"
+GOAL = "goal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStep:
+    """A step of the session's own plan. `since`: how many calls the session had made when it began;
+    `evidence`: the calls that show that it is done, {call_id, tool, what}.
+    """
+
+    text: str
+    status: str
+    after: tuple[int, ...] = ()
+    since: int = 0
+    evidence: tuple[JsonObject, ...] = ()
+
+
+def load_steps(store: SessionStore, session_id: SessionId) -> list[PlanStep]:
+    return [
+        PlanStep(
+            text=text,
+            status=state,
+            after=tuple(data.get("after", ())),
+            since=int(data.get("since", 0)),
+            evidence=tuple(data.get("evidence", ())),
+        )
+        for _, text, state, data in store.task_rows(session_id, KIND)
+    ]
+
+
+def save_steps(store: SessionStore, session_id: SessionId, steps: Sequence[PlanStep]) -> None:
+    rows = [
+        (
+            step.text,
+            step.status,
+            {"after": list(step.after), "since": step.since, "evidence": list(step.evidence)},
+        )
+        for step in steps
+    ]
+    store.set_tasks(session_id, KIND, rows)
 
 
 def load_todo(store: SessionStore, session_id: SessionId) -> list[JsonObject]:
-    """The items as the todo tool has them: {text, status}."""
-    return [{"text": text, "status": state} for text, state in store.tasks(session_id, KIND)]
+    """The items as the todo tool has them: {text, status}, and {after} where a step has it."""
+    return [
+        {"text": step.text, "status": step.status, **({"after": list(step.after)} if step.after else {})}
+        for step in load_steps(store, session_id)
+    ]
 
 
-def save_todo(store: SessionStore, session_id: SessionId, items: list[JsonObject]) -> None:
-    store.set_tasks(session_id, KIND, [(str(item["text"]), str(item["status"])) for item in items])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What the user asked for, word by word, and beside it what the model made of it. `history`: earlier
+    wordings, {goal, criteria, by}.
+    """
+
+    number: int
+    ask: str
+    message_id: str
+    goal: str
+    criteria: tuple[str, ...]
+    history: tuple[JsonObject, ...] = ()
+
+
+def load_goals(store: SessionStore, session_id: SessionId) -> list[Goal]:
+    return [
+        Goal(
+            number=number,
+            ask=ask,
+            message_id=str(data["message_id"]),
+            goal=str(data["goal"]),
+            criteria=tuple(data["criteria"]),
+            history=tuple(data["history"]),
+        )
+        for number, ask, _, data in store.task_rows(session_id, GOAL)
+    ]
+
+
+def save_goal(store: SessionStore, session_id: SessionId, goal: Goal) -> None:
+    data: JsonObject = {
+        "message_id": goal.message_id,
+        "goal": goal.goal,
+        "criteria": list(goal.criteria),
+        "history": list(goal.history),
+    }
+    store.put_tasks(session_id, GOAL, [(goal.number, goal.ask, "stated", data)])
 
 
 def load_pinned(store: SessionStore, session_id: SessionId) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from k3agent.agent.tasks import TaskGraph, TaskNode, load_todo
+from k3agent.agent.tasks import PlanStep, TaskGraph, TaskNode, load_goals, load_steps
 from k3agent.commands.actions import find_action
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
@@ -37,21 +38,29 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
     session_id = _session(store, args.id)
     asks = _asks(store, session_id)
     nodes = TaskGraph(store, session_id).nodes()
-    todo = load_todo(store, session_id)
+    steps = load_steps(store, session_id)
+    usd = sum(row.cost_usd or 0.0 for row in store.requests(session_id))
     if args.json:
         body = {
             "session_id": session_id,
             "asks": asks,
-            "steps": todo,
+            "steps": [
+                {"step": number, "owner": "main", **dataclasses.asdict(step)}
+                for number, step in enumerate(steps, 1)
+            ],
             "tasks": [_as_json(node) for node in nodes],
+            "own_cost_usd": round(usd, 8),
+            "cost_usd": round(usd + sum(node.cost_usd for node in nodes), 8),
         }
         print(json.dumps(body, ensure_ascii=False, indent=1))
         return 0
-    rows = [f"session {session_id}"]
-    rows += [f"asked: {_line(ask)}" for ask in asks]
-    rows += [f"{MARKS[str(item['status'])]} {_line(str(item['text']))}" for item in todo]
+    total = usd + sum(node.cost_usd for node in nodes)
+    rows = [f"session {session_id}  ${total:.4f}, of it subagents ${total - usd:.4f}"]
+    for ask in asks:
+        rows += _ask_rows(ask)
+    rows += [_step_row(number, step) for number, step in enumerate(steps, 1)]
     rows += [_row(node) for node in nodes]
-    if not nodes and not todo:
+    if not nodes and not steps:
         rows.append("no tasks")
     print_foreign("\n".join(rows) + "\n")
     return 0
@@ -86,9 +95,39 @@ def _session(store: SessionStore, prefix: str | None) -> SessionId:
     return row.id
 
 
-def _asks(store: SessionStore, session_id: SessionId) -> list[str]:
-    """What the user asked for, word by word."""
-    return [message.text for message in store.messages(session_id) if message.origin is Origin.HUMAN]
+def _asks(store: SessionStore, session_id: SessionId) -> list[JsonObject]:
+    """What the user asked for, word by word, each with what the model made of it."""
+    goals = {goal.message_id: goal for goal in load_goals(store, session_id)}
+    asks: list[JsonObject] = []
+    for message in store.messages(session_id):
+        if message.origin is Origin.HUMAN:
+            goal = goals.get(message.id)
+            stated = {} if goal is None else {"goal": goal.goal, "criteria": list(goal.criteria)}
+            changes = [] if goal is None else list(goal.history)
+            asks.append({"ask": message.text, **stated, "changed_from": changes})
+    return asks
+
+
+def _ask_rows(ask: JsonObject) -> list[str]:
+    rows = [f"asked: {_line(str(ask['ask']))}"]
+    if ask.get("goal"):
+        rows.append(f"  understood as: {_line(str(ask['goal']))}")
+    rows += [f"  must hold: {_line(str(one))}" for one in ask.get("criteria", ())]
+    rows += [
+        f"  before, changed by the {old['changed_by']}: {_line(str(old['goal']))}"
+        for old in ask["changed_from"]
+    ]
+    return rows
+
+
+def _step_row(number: int, step: PlanStep) -> str:
+    after = f"  after {', '.join(map(str, step.after))}" if step.after else ""
+    shown = ""
+    if step.status == "done":
+        shown = (
+            f"  shown by: {_line(str(step.evidence[-1]['what']))}" if step.evidence else "  nothing shows it"
+        )
+    return f"{MARKS[step.status]} {number}. {_line(step.text)}{after}{shown}"
 
 
 def _line(text: str) -> str:

@@ -181,15 +181,20 @@ class Journal:
 
     # --- tasks --------------------------------------------------------------------------------------------
 
-    def set_tasks(self, session_id: SessionId, kind: str, items: Sequence[tuple[str, str]]) -> None:
-        """Replace the list of one kind by (text, state) pairs."""
+    def set_tasks(
+        self, session_id: SessionId, kind: str, items: Sequence[tuple[str, str] | tuple[str, str, JsonObject]]
+    ) -> None:
+        """Replace the list of one kind by (text, state), or (text, state, data)."""
         at = now().isoformat()
         with transaction(self._db) as db:
             db.execute("DELETE FROM tasks WHERE session_id = ? AND kind = ?", (session_id, kind))
             db.executemany(
-                "INSERT INTO tasks (session_id, position, kind, text, state, updated_at) VALUES"
-                " (?,?,?,?,?,?)",
-                [(session_id, index, kind, text, state, at) for index, (text, state) in enumerate(items)],
+                "INSERT INTO tasks (session_id, position, kind, text, state, data, updated_at) VALUES"
+                " (?,?,?,?,?,?,?)",
+                [
+                    (session_id, index, kind, text, state, codec.dump(data[0] if data else {}), at)
+                    for index, (text, state, *data) in enumerate(items)
+                ],
             )
 
     def tasks(self, session_id: SessionId, kind: str) -> list[tuple[str, str]]:

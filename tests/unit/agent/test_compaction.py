@@ -30,7 +30,7 @@ from support.agents import (
 from k3agent.agent.options import CompactAt
 from k3agent.agent.policies import CompactionPolicy
 from k3agent.agent.session import Session
-from k3agent.agent.tasks import save_todo
+from k3agent.agent.tasks import PlanStep, save_steps
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.events import Compacted, TurnOutcome
 from k3agent.export import export_session
@@ -105,7 +105,7 @@ def check_requests(run: Run) -> None:
 
 async def test_it_comes_in_the_middle_of_a_turn(tmp_path: Path) -> None:
     run = await begin(tmp_path, Worker(30))
-    save_todo(run.session._store, run.session.id, [{"text": "read b.txt", "status": "active"}])
+    save_steps(run.session._store, run.session.id, [PlanStep(text="read b.txt", status="active")])
     run.session.compactor.pin("the port is 8099")
     end = await run.session.submit("Read all of it, and mind the LETTERS.")
     assert end.outcome is TurnOutcome.SUCCESS, end.detail
