@@ -11,6 +11,7 @@ from k3agent.tools.support.truncate import one_line
 class AskArgs(Args):
     question: str = Field(min_length=1, description="The question.")
     options: list[str] = Field(default=[], description="Answers to choose from, if they can be named.")
+    default: str | None = Field(default=None, description="The answer to go on with if nobody is there.")
 
 
 class AskTool:
@@ -25,5 +26,6 @@ class AskTool:
         return Access()
 
     async def run(self, args: AskArgs, ctx: ToolContext) -> ToolOutput:
-        answer = await ctx.ask(Question(text=args.question, options=tuple(args.options)))
+        question = Question(text=args.question, options=tuple(args.options), default=args.default or "")
+        answer = await ctx.ask(question)
         return ToolOutput(text=answer.strip() or "(no answer)")

@@ -58,6 +58,7 @@ class ToolOutput:
 class Question:
     text: str
     options: tuple[str, ...] = ()
+    default: str = ""
 
 
 # What the session makes of a new plan: (goal, criteria, steps) to remarks for the model.

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from k3agent.agent.emitter import Emitter
 from k3agent.errors import ToolError
 from k3agent.events import ApprovalAnswered, ApprovalAsked, Decision
+from k3agent.types import JsonObject
+
+if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
+    from k3agent.tools.base import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +27,10 @@ class Answer:
 class Approvals:
     """Open questions of a session, by call id."""
 
-    def __init__(self, emitter: Emitter, *, is_interactive: bool) -> None:
+    def __init__(self, emitter: Emitter, *, is_interactive: bool, unanswered: list[JsonObject]) -> None:
+        """`unanswered` takes the questions that nobody was there to answer."""
         self._emitter = emitter
+        self.unanswered = unanswered
         self._is_interactive = is_interactive
         self._approvals: dict[str, asyncio.Future[Answer]] = {}
         self._questions: dict[str, asyncio.Future[str]] = {}
@@ -57,15 +64,26 @@ class Approvals:
         if future is not None and not future.done():
             future.set_result(answer)
 
-    async def question(self, call_id: str, text: str, options: tuple[str, ...]) -> str:
-        """The user's own words. Raises ToolError where nobody can answer, or the user declines to."""
+    async def question(self, call_id: str, question: Question) -> str:
+        """The user's own words. Where nobody can answer, the question is kept; its default is taken,
+        or ToolError raised, as also where the user declines to answer.
+        """
         if not self._is_interactive:
+            self.unanswered.append(
+                {
+                    "call_id": call_id,
+                    "question": question.text,
+                    "options": list(question.options),
+                    "taken": question.default or None,
+                }
+            )
+            if question.default:
+                return f"(nobody is here to answer; your default is taken) {question.default}"
             raise ToolError("nobody can answer here. Decide for yourself and say what you assumed.")
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._questions[call_id] = future
-        self._emitter.emit(
-            ApprovalAsked, call_id=call_id, tool="ask", summary=text, reason="\n".join(options)
-        )
+        choices = "\n".join(question.options)
+        self._emitter.emit(ApprovalAsked, call_id=call_id, tool="ask", summary=question.text, reason=choices)
         try:
             return await future
         finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from k3agent.agent.check_files import files_of_checks
 from k3agent.agent.context import Context, system_prompt
 from k3agent.agent.instructions import Instruction, check_overhead, find_instructions
 from k3agent.agent.masking import Masker
@@ -90,6 +91,13 @@ def choose_sandbox(options: SessionOptions) -> Any:
             " or use --sandbox auto to run without a sandbox"
         )
     return found
+
+
+def checked_files(options: SessionOptions, cwd: Path) -> frozenset[Path]:
+    """What the model may not write because checks are made of it."""
+    if options.check_patterns is None:
+        return frozenset()
+    return files_of_checks(options.checks, options.check_patterns, cwd)
 
 
 def sandboxing(ctx: ToolContext) -> Callable[[list[str]], list[str]]:

@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +83,11 @@ async def _wait(process: asyncio.subprocess.Process, output: int) -> str:
             return f"timed out after {TIMEOUT_S:.0f} s; killed"
         if os.fstat(output).st_size > MAX_OUTPUT_BYTES:
             return f"more than {MAX_OUTPUT_BYTES >> 20} MB of output; killed"
+
+
+def named(failed: Sequence[CheckResult]) -> str:
+    """In a few words, for people."""
+    return f"failing checks: {', '.join(f'`{check.command}`' for check in failed)}"
 
 
 def failure_text(failed: list[CheckResult]) -> str:

@@ -312,7 +312,7 @@ class Dispatcher:
             bench.emitter.emit(CallProgressed, call_id=call.id, text=bench.masker.mask(text))
 
         async def ask(question: Question) -> str:
-            return await bench.approvals.question(call.id, question.text, question.options)
+            return await bench.approvals.question(call.id, question)
 
         if prepared.access.runs is not None:
             await self.changes.begin()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k3agent.agent import checks
+from k3agent.agent.check_files import CheckFiles
 from k3agent.agent.compaction import Compactor
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher
@@ -76,6 +77,7 @@ class TurnParts:
     child_environ: Mapping[str, str]
     sandboxed: Callable[[list[str]], list[str]]
     checks: tuple[str, ...]
+    check_files: CheckFiles
     check_retries: int
     job_notices: Callable[[], list[str]]
     # Files that the user has brought back since the model last looked.
@@ -101,7 +103,7 @@ class TurnLoop:
     async def run(self) -> TurnEnd:
         """To the end of the turn. Raises ProviderError and StoreError; passes cancellation on."""
         try:
-            return await self._to_the_end()
+            return await self._checked_again(await self._to_the_end())
         finally:
             receipt = self._parts.receipt
             files, receipt.files_note = await self._parts.dispatcher.changes.end()
@@ -268,28 +270,10 @@ class TurnLoop:
     async def _check(self) -> TurnEnd | None:
         """Run the checks; failures go back to the model, a limited number of times."""
         parts = self._parts
-        if not parts.checks:
-            return TurnEnd(outcome=TurnOutcome.SUCCESS)
-        parts.receipt.checks = []
-        failed: list[checks.CheckResult] = []
-        for command in parts.checks:
-            parts.emitter.emit(Noticed, level="info", text=f"Check: {command}", data={"check": command})
-            result = await checks.run_check(command, parts.cwd, parts.child_environ, parts.sandboxed)
-            parts.emitter.emit(
-                CheckEnded,
-                command=command,
-                exit_code=result.exit_code,
-                output=parts.mask(result.output),
-            )
-            parts.receipt.checks.append(
-                {"command": command, "exit_code": result.exit_code, "passed": result.has_passed}
-            )
-            if not result.has_passed:
-                failed.append(result)
+        failed = await self._failed_checks()
         if not failed:
             return TurnEnd(outcome=TurnOutcome.SUCCESS)
-        names = ", ".join(f"`{check.command}`" for check in failed)
-        end = TurnEnd(outcome=TurnOutcome.CHECKS_FAILED, detail=f"failing checks: {names}")
+        end = TurnEnd(outcome=TurnOutcome.CHECKS_FAILED, detail=checks.named(failed))
         if self._closing is not None or self._num_harness(checks.HEAD) >= parts.check_retries:
             return end
         if not parts.limits.may_step():
@@ -298,6 +282,36 @@ class TurnLoop:
         # What the check said is new: looking at the same things again is no circle.
         parts.repetition.restart()
         return None
+
+    async def _checked_again(self, end: TurnEnd) -> TurnEnd:
+        """A turn that was stopped after the model had said done: it counts whether the checks pass now."""
+        if end.outcome is not TurnOutcome.EXECUTION or not self._num_harness(checks.HEAD):
+            return end
+        failed = await self._failed_checks()
+        if not failed:
+            return end
+        detail = f"{checks.named(failed)}; {end.detail}"
+        return TurnEnd(outcome=TurnOutcome.CHECKS_FAILED, detail=detail)
+
+    async def _failed_checks(self) -> list[checks.CheckResult]:
+        """Run all checks, and note how each came out."""
+        parts = self._parts
+        results = [parts.check_files.result()] if parts.checks else []
+        parts.receipt.checks = []
+        for command in parts.checks:
+            parts.emitter.emit(Noticed, level="info", text=f"Check: {command}", data={"check": command})
+            results.append(await checks.run_check(command, parts.cwd, parts.child_environ, parts.sandboxed))
+        for result in filter(None, results):
+            parts.emitter.emit(
+                CheckEnded,
+                command=result.command,
+                exit_code=result.exit_code,
+                output=parts.mask(result.output),
+            )
+            parts.receipt.checks.append(
+                {"command": result.command, "exit_code": result.exit_code, "passed": result.has_passed}
+            )
+        return [result for result in results if result is not None and not result.has_passed]
 
 
 def _has_lost_a_call(message: Message) -> bool:

@@ -93,6 +93,8 @@ class SessionOptions:
     compact_at: CompactAt = BY_DEFAULT
     checks: tuple[str, ...] = ()
     check_retries: int = 3
+    # Globs of files that are part of the checks; None: none is protected.
+    check_patterns: tuple[str, ...] | None = ()
     append_system_prompt: str = ""
     extra_dirs: tuple[Path, ...] = ()
     is_interactive: bool = False
@@ -138,6 +140,7 @@ class SessionOptions:
             ),
             checks=settings.checks_commands,
             check_retries=settings.checks_retries,
+            check_patterns=settings.checks_files if settings.checks_protect == "on" else None,
             append_system_prompt=settings.append_system_prompt,
             extra_dirs=extra_dirs,
             tasks=TaskLimits(
@@ -160,6 +163,7 @@ class Receipt:
     `num_turns` counts model calls, those thrown away included, summaries of compactions not;
     `num_unmeasured` calls whose usage
     the endpoint did not get to say. `files_note`: why it cannot be told what commands changed, or ''.
+    `questions`: {call_id, question, options, taken} that nobody was there to answer;
     `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the last round;
     `compactions`: {trigger, tokens_before, tokens_after, kept, dropped, method, cost_usd};
     `last_command`: {command, exit_code} of the shell command that ended last.
@@ -177,6 +181,7 @@ class Receipt:
     failed: int = 0
     denials: list[JsonObject] = field(default_factory=list)
     checks: list[JsonObject] = field(default_factory=list)
+    questions: list[JsonObject] = field(default_factory=list)
     compactions: list[JsonObject] = field(default_factory=list)
     last_command: JsonObject | None = None
     errors: list[str] = field(default_factory=list)

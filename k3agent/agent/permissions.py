@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -142,15 +142,18 @@ class Territory:
         readable: tuple[Path, ...],
         is_fenced: bool = False,
         rules_root: Path | None = None,
+        checked: Collection[Path] = (),
     ) -> None:
         """`is_fenced`: nothing outside may be written, whatever rules and people say (subagents).
-        `rules_root`: the folder that patterns of rules are relative to, if not `cwd`.
+        `rules_root`: the folder that patterns of rules are relative to, if not `cwd`. `checked`: files that
+        checks are made of.
         """
         self.cwd = cwd
         self.rules_root = rules_root or cwd
         self.is_fenced = is_fenced
         self.roots = (cwd, *(folder.resolve() for folder in extra_dirs))
         self._data = home.resolve()
+        self._checked = checked
         self._readable = tuple(folder.resolve() for folder in readable)
         user_home = environ.get("HOME")
         self.user_home = Path(user_home).resolve() if user_home else None
@@ -181,6 +184,8 @@ class Territory:
         if is_write:
             if self.is_fenced and not self.is_inside(path):
                 return f"{path} is outside the folder of this subagent, {self.cwd}"
+            if path in self._checked:
+                return f"{path} is part of a check, which may not be changed to pass it (checks.protect)"
             for root in self.roots:
                 if path.is_relative_to(root):
                     for name in path.relative_to(root).parts:

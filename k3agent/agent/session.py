@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from k3agent.agent import building, resume
 from k3agent.agent import context as ctx_texts
 from k3agent.agent.approvals import Answer, Approvals
+from k3agent.agent.check_files import CheckFiles
 from k3agent.agent.compaction import Compactor, CompactorParts
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher, Workbench
@@ -69,12 +70,15 @@ class Session:
         self._store = store
         self._lock = lock
         self._cwd = options.cwd.resolve()
+        self._checked = building.checked_files(options, self._cwd)
         self._emitter = Emitter(self.id)
         self._started = time.monotonic()
         self._steering: list[str] = []
         self._masker = Masker(options.environ)
         self._environ = child_environ(options.environ)
-        self._approvals = Approvals(self._emitter, is_interactive=options.is_interactive)
+        self._approvals = Approvals(
+            self._emitter, is_interactive=options.is_interactive, unanswered=self.receipt.questions
+        )
         self._transcript = Transcript(store, self.id, self._emitter)
         self._context = Context(
             session_id=self.id,
@@ -209,6 +213,7 @@ class Session:
             ),
             is_fenced=subtask is not None,
             rules_root=subtask.rules_root if subtask else None,
+            checked=self._checked,
         )
         permissions = Permissions(
             mode=options.permission_mode, allow=options.allow, deny=options.deny, territory=territory
@@ -462,6 +467,7 @@ class Session:
             child_environ=self._environ,
             sandboxed=building.sandboxing(self._tool_ctx),
             checks=options.checks,
+            check_files=CheckFiles(self._checked, self._cwd),
             check_retries=options.check_retries,
             job_notices=self._jobs.take_notices,
             restore_notices=lambda: restore_notices(self._store, self.id),

@@ -87,6 +87,12 @@ class Settings:
     limits_max_budget_usd: float | None = _setting("float", None, "USD of one run", minimum=0)
     limits_max_time_s: float | None = _setting("float", None, "seconds of one run", minimum=0)
     checks_commands: tuple[str, ...] = _setting("list", (), "commands that must pass before done counts")
+    checks_files: tuple[str, ...] = _setting(
+        "list", (), 'files that are part of the checks, like "tests/**": the model may not change them'
+    )
+    checks_protect: str = _setting(
+        "str", "on", "keep the files of checks, also test scripts that a check names", choices=("on", "off")
+    )
     checks_retries: int = _setting("int", 3, "how often a failing check goes back to the model", minimum=0)
     compaction_share: float = _setting(
         "float",

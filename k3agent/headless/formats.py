@@ -104,6 +104,7 @@ class End:
             "checks": receipt.checks,
             "compactions": receipt.compactions,
             "permission_denials": receipt.denials,
+            "questions": receipt.questions,
             "files_changed": receipt.files_changed,
             "files_note": receipt.files_note,
             "last_command": receipt.last_command,

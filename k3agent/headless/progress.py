@@ -137,6 +137,9 @@ class Progress:
         if receipt.files_changed:
             parts.append(f"changed: {shown_files(receipt.files_changed)}")
         self.line(" · ".join(parts), "dim")
+        for asked in receipt.questions:
+            taken = f"went on with: {asked['taken']}" if asked["taken"] else "no default: the model chose"
+            self.line(f"? {asked['question']} ({taken})", "yellow")
         if receipt.files_note and not end.report:
             self.line(f"what commands changed cannot be told: {receipt.files_note}", "yellow")
         command = failed_command(receipt)

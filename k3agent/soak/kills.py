@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -201,7 +202,9 @@ class Run:
                 agent.kill()
             output = agent.communicate()[0]
         if agent.returncode != -signal.SIGKILL:
-            self.counts[f"exit {agent.returncode}"] += 1
+            why = re.search(rb'"errors":\["(.{0,60})', output)
+            said = f" ({why[1].decode(errors='replace')})" if why and agent.returncode else ""
+            self.counts[f"exit {agent.returncode}{said}"] += 1
             if agent.returncode not in (0, 1, 75):
                 raise ProofFailed(f"{self.root}: k3agent ended with {agent.returncode}: {output[-2000:]!r}")
 

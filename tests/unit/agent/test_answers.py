@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from support.agents import (
     DONE,
+    call,
     finished,
     start,
+    step,
 )
 
 from k3agent.errors import (
@@ -211,4 +213,22 @@ async def test_an_answer_that_is_cut_off_again_and_again_names_the_flag(tmp_path
     run = await start(tmp_path, [cut, cut, cut])
     end = await run.session.submit("go")
     assert end.outcome is TurnOutcome.EXECUTION and "--max-output-tokens" in end.detail
+    await run.session.aclose()
+
+
+async def test_a_question_that_nobody_answers_is_kept_and_its_default_taken(tmp_path: Path) -> None:
+    asks = [
+        call("ask", question="Tabs or spaces?", options=["tabs", "spaces"], default="spaces"),
+        call("ask", question="Which name?"),
+    ]
+    run = await start(tmp_path, [step(*asks), step(call("glob", pattern="*")), DONE])
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.SUCCESS
+    default, none = (result for result in run.session.messages[-4].results)
+    assert default.text.endswith("your default is taken) spaces") and not default.is_error
+    assert none.is_error and "nobody can answer" in none.text
+    assert [(asked["question"], asked["taken"]) for asked in run.session.receipt.questions] == [
+        ("Tabs or spaces?", "spaces"),
+        ("Which name?", None),
+    ]
     await run.session.aclose()
