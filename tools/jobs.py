@@ -23,7 +23,7 @@ from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.sandbox.base import Sandbox
 from k3agent.tools.support import paths, processes, truncate, usage
 from k3agent.tools.support.processes import Orphan, reap_orphans
-from k3agent.tools.support.usage import default_limits
+from k3agent.tools.support.usage import command_limits
 
 __all__ = ["Job", "JobTable", "JobsTool", "Orphan", "reap_orphans"]
 
@@ -95,7 +95,7 @@ class JobTable:
         self._watchers: set[asyncio.Task[None]] = set()
         self._notices: list[str] = []
         self._num_started = 0
-        self.limits = default_limits()
+        self.limits = command_limits()
         self._settle_after: Callable[[], str] = str
 
     def guard(self, sandbox: Sandbox) -> None:

@@ -73,16 +73,24 @@ def choose_sandbox(options: SessionOptions) -> Any:
     from k3agent.tools.sandbox import choice  # lazy: only sessions run commands
     from k3agent.tools.sandbox.none import NoSandbox
     from k3agent.tools.sandbox.policy import Bounds
+    from k3agent.tools.sandbox.proxy import check_pattern
+    from k3agent.tools.support.usage import command_limits
 
+    limits = command_limits(options.command_memory_mb, options.command_processes)
     if options.sandbox == "off":
-        return NoSandbox("switched off")
+        return NoSandbox("switched off", limits)
     if options.sandbox not in ("auto", "strict"):
         raise ConfigError(f"sandbox {options.sandbox!r} is unknown; choose auto, strict or off")
+    for pattern in options.command_hosts:
+        if not check_pattern(pattern):
+            raise ConfigError(f"network.hosts: {pattern!r} is not a host; write example.org or *.example.org")
     environ, home = options.environ, options.home.resolve()
     bounds = Bounds(
         home=Path(environ.get("HOME") or Path.home()).resolve(),
         private=(home, prefix_cache(environ).parent, user_config(environ).parent, *_sockets(environ)),
         readable=(home / "outputs",),
+        limits=limits,
+        hosts=options.command_hosts,
     )
     found = choice.choose(bounds, has_network=options.has_command_network, path=environ.get("PATH"))
     if options.sandbox == "strict" and isinstance(found, NoSandbox):

@@ -129,6 +129,8 @@ def is_reading(simple: SimpleCommand) -> bool:
         return all(text in ("-a", "-r", "-v", "-vv", "--list", "--show-current", "--all") for text in texts)
     if sub == "remote":
         return texts in ([], ["-v"])
+    if sub == "reflog":
+        return texts[:1] in ([], ["show"]) or (texts[0].startswith("-") and "--rewrite" not in texts)
     if sub == "stash":
         return texts[:1] in (["list"], ["show"])
     if sub == "tag":

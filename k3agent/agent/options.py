@@ -89,6 +89,9 @@ class SessionOptions:
     deny: tuple[str, ...] = ()
     sandbox: str = "auto"
     has_command_network: bool = False
+    command_hosts: tuple[str, ...] = ()
+    command_memory_mb: int | None = None
+    command_processes: int = 4096
     limits: Limits = NO_LIMITS
     compact_at: CompactAt = BY_DEFAULT
     checks: tuple[str, ...] = ()
@@ -127,6 +130,9 @@ class SessionOptions:
             deny=settings.deny,
             sandbox=settings.sandbox,
             has_command_network=settings.network_commands == "on",
+            command_hosts=settings.network_hosts,
+            command_memory_mb=settings.limits_command_memory_mb,
+            command_processes=settings.limits_command_processes,
             limits=Limits(
                 max_turns=settings.limits_max_turns,
                 max_tokens=settings.limits_max_tokens,

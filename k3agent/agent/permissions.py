@@ -143,11 +143,18 @@ class Territory:
         is_fenced: bool = False,
         rules_root: Path | None = None,
         checked: Collection[Path] = (),
+        scratch: tuple[Path, ...] = (),
+        hosts: tuple[str, ...] = (),
     ) -> None:
         """`is_fenced`: nothing outside may be written, whatever rules and people say (subagents).
         `rules_root`: the folder that patterns of rules are relative to, if not `cwd`. `checked`: files that
-        checks are made of.
+        checks are made of. `scratch`: folders that the sandbox makes private for commands; `hosts`: those
+        that it lets them reach.
         """
+        from k3agent.tools.sandbox.policy import SECRETS  # lazy: tools bring pydantic, 0.1 s
+
+        self.hosts = hosts
+        self._scratch = scratch
         self.cwd = cwd
         self.rules_root = rules_root or cwd
         self.is_fenced = is_fenced
@@ -157,11 +164,14 @@ class Territory:
         self._readable = tuple(folder.resolve() for folder in readable)
         user_home = environ.get("HOME")
         self.user_home = Path(user_home).resolve() if user_home else None
-        secret = (".ssh", ".gnupg", ".aws", ".netrc", ".config/gh", ".docker/config.json")
-        self._secret = () if self.user_home is None else tuple(self.user_home / name for name in secret)
+        self._secret = () if self.user_home is None else tuple(self.user_home / name for name in SECRETS)
 
     def is_inside(self, path: Path) -> bool:
         return any(path.is_relative_to(root) for root in self.roots)
+
+    def is_open_to_commands(self, path: Path) -> bool:
+        """Inside, or in a folder that the sandbox makes private for commands."""
+        return self.is_inside(path) or any(path.is_relative_to(folder) for folder in self._scratch)
 
     def is_readable(self, path: Path) -> bool:
         """Inside, or a full output of this session."""

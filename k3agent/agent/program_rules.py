@@ -24,6 +24,7 @@ SED_WRITES = re.compile(r"(?:^|[;{}\n\d$/|,#gpIM!])\s*[wW]" + _ELSEWHERE)
 SED_RUNS = re.compile(r"(?:^|[;{\n])\s*(?:\d+|\$|/[^/]*/)?(?:,(?:\d+|\$|/[^/]*/))?\s*e(?:\s|$)")
 SED_SUBSTITUTE_RUNS = re.compile(r"(?:^|[;{}\n\d$/])\s*s([/|,#@!])(?:(?!\1).)*\1(?:(?!\1).)*\1[gpIiMm\d]*e")
 SED_PRINT = re.compile(r"\d+(,(\d+|\$))?p")
+LOOPBACK = re.compile(r"(https?://)?(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/.*)?")
 REMOTE = re.compile(r"[\w.-]+(@[\w.-]+)?:(?!//).*|rsync://.*|[\w.@-]+::.*")
 
 
@@ -38,6 +39,30 @@ def danger(simple: SimpleCommand) -> str | None:
         case "rsync" if any(REMOTE.fullmatch(word) for word in words) or "-e" in words:
             return "it talks to the network"
     return None
+
+
+def reaches_only(simple: SimpleCommand, hosts: Sequence[str]) -> bool:
+    """Whether all its addresses are of this machine, or of `hosts` that the sandbox lets it reach."""
+    files = ("-o", "--output") if simple.program == "curl" else ()
+    operands = [
+        word
+        for before, word in pairwise(simple.words)
+        if (word is None or not word.startswith("-")) and before not in files
+    ]
+    urls = [word for word in operands if word is None or "/" in word or ":" in word or "." in word]
+    return bool(urls) and all(word is not None and _is_named(word, hosts) for word in urls)
+
+
+def _is_named(url: str, hosts: Sequence[str]) -> bool:
+    from k3agent.tools.sandbox.proxy import fits  # lazy: tools bring pydantic, 0.1 s
+
+    if LOOPBACK.fullmatch(url):
+        return True
+    match = re.fullmatch(r"(https?)://([\w.-]+)(?::(\d{1,5}))?(?:[/?#]\S*)?", url)
+    if match is None:
+        return False
+    port = int(match[3]) if match[3] else 443 if match[1] == "https" else 80
+    return any(fits(pattern, match[2].lower(), port) for pattern in hosts)
 
 
 def _danger_of_sed(words: Sequence[str]) -> str | None:
@@ -83,6 +108,13 @@ def find_changes(words: Sequence[Word], readers: Collection[str]) -> bool:
     runs = ("-exec", "-execdir", "-ok", "-okdir")
     programs = [following for word, following in pairwise(words) if word in runs]
     return any(program is None or program.rsplit("/", 1)[-1] not in readers for program in programs)
+
+
+def find_removes(words: Sequence[Word]) -> bool:
+    """Whether `find` only removes what it finds, by `-exec rm`."""
+    runs = ("-exec", "-execdir")
+    programs = [following for word, following in pairwise(words) if word in runs]
+    return bool(programs) and all(program in ("rm", "rmdir") for program in programs)
 
 
 def num_operands(words: Sequence[Word], *with_value: str) -> int:

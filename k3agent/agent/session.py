@@ -214,6 +214,8 @@ class Session:
             is_fenced=subtask is not None,
             rules_root=subtask.rules_root if subtask else None,
             checked=self._checked,
+            scratch=self.sandbox.scratch,
+            hosts=self.sandbox.hosts,
         )
         permissions = Permissions(
             mode=options.permission_mode, allow=options.allow, deny=options.deny, territory=territory

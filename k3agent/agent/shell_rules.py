@@ -12,12 +12,11 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
 from k3agent.agent import git_rules, program_rules
 from k3agent.agent.permissions import Action, Mode, Territory, Verdict
-from k3agent.agent.shell_syntax import SHELLS, ParsedCommand, Redirect, SimpleCommand, Word
+from k3agent.agent.shell_syntax import FOUND, SHELLS, ParsedCommand, Redirect, SimpleCommand, Word
 
 
 def _words(text: str) -> frozenset[str]:
@@ -90,7 +89,7 @@ PUBLISH = {
 CONTAINERS = _words("docker podman nerdctl kubectl")
 CONTAINER_READERS = _words("ps images logs version info inspect top stats port diff history get describe")
 # Their words may begin with a slash and be no path.
-PATTERN_PROGRAMS = _words("sed perl awk gawk mawk grep egrep fgrep rg")
+PATTERN_PROGRAMS = _words("sed perl awk gawk mawk grep egrep fgrep rg bazel")
 OUTPUT_OPTIONS = _words(
     """
     -o -O -C -d --output --out --outfile --output-file --output-dir --outdir --directory --dest --prefix
@@ -103,7 +102,6 @@ TARGET_OPTIONS = ("-t", "--target-directory")
 LOOKS_LIKE_PATH = re.compile(r"(/|~|\.\./|[^\s:()'\"]+/)[^\s()'\"]*|\.\.")
 HARMLESS_ENV = re.compile(r"LC_\w+|LANG|LANGUAGE|TZ|NO_COLOR|COLUMNS|LINES|TERM|GIT_PAGER|CLICOLOR")
 MAX_MATCHES = 200
-LOOPBACK = re.compile(r"(https?://)?(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/.*)?")
 HARMLESS_TARGETS = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"))
 WRITING_OPERATORS = frozenset((">", ">>", "&>", "&>>", ">|", "<>", ">&"))
 
@@ -224,29 +222,19 @@ class Judge:
             return reaching
         if program == "rm":
             return self._danger_of_rm(simple)
-        if program == "find" and "-delete" in simple.words:
+        if program == "find":
             return self._danger_of_find(simple)
-        if program == "find" and program_rules.find_changes(simple.words, READERS):
-            return self._starts_outside(simple)
         if program == "git":
             return git_rules.danger(simple, self._names_file)
         if program == "kill" and "-1" in simple.words[2:]:
             return "it ends every process"
         return None
 
-    def _is_local(self, simple: SimpleCommand) -> bool:
-        files = ("-o", "--output") if simple.program == "curl" else ()
-        hosts = [
-            word
-            for before, word in pairwise(simple.words)
-            if (word is None or not word.startswith("-")) and before not in files
-        ]
-        urls = [word for word in hosts if word is None or "/" in word or ":" in word or "." in word]
-        return bool(urls) and all(word is not None and LOOPBACK.fullmatch(word) for word in urls)
-
     def _danger_elsewhere(self, simple: SimpleCommand, program: str) -> str | None:
         """Why a command that reaches beyond this machine, or beyond its files, is asked about."""
-        if program in NETWORK and not self._is_local(simple):
+        if program in NETWORK and _short_version(simple.words[1:]):
+            return None
+        if program in NETWORK and not program_rules.reaches_only(simple, self._territory.hosts):
             return "it talks to the network"
         if program in CONTAINERS and not self._looks_into_containers(simple):
             return "what runs in a container or cluster is not held in the workspace"
@@ -267,12 +255,15 @@ class Judge:
             or (len(word) > 3 and "--recursive".startswith(word))
             for word in options
         )
+        # What `find` has found lies below where it starts, which is judged with `find` itself.
+        if not recursive and targets == [None] and simple.feeders == FOUND:
+            return None
         for target in targets:
             if target is None:
                 return "what it removes is known only at run time"
             paths = self._resolve(target)
             for path in [*paths, *self._resolve(target.rstrip("*"))] if recursive else paths:
-                if not self._territory.is_inside(path):
+                if not self._territory.is_open_to_commands(path):
                     return f"it removes {path}, which is outside the workspace"
                 if not recursive:
                     continue
@@ -288,13 +279,16 @@ class Judge:
                 return "where it changes files is known only at run time"
             if word.startswith(("-", "(", "!")):
                 break
-            if any(not self._territory.is_inside(path) for path in self._resolve(word)):
+            if any(not self._territory.is_open_to_commands(path) for path in self._resolve(word)):
                 return f"it deletes or changes files below {word}, outside the workspace"
         return None
 
     def _danger_of_find(self, simple: SimpleCommand) -> str | None:
+        removes = "-delete" in simple.words or program_rules.find_removes(simple.words)
+        if not removes and not program_rules.find_changes(simple.words, READERS):
+            return None
         outside = self._starts_outside(simple)
-        if outside is not None:
+        if outside is not None or not removes:
             return outside
         if not any(isinstance(word, str) and word in ("-name", "-path", "-iname") for word in simple.words):
             return "it deletes everything that it finds"
@@ -324,7 +318,7 @@ class Judge:
         for path in self._resolve(target):
             if path not in self._bases:
                 self._bases.append(path)
-            if not self._territory.is_inside(path):
+            if not self._territory.is_open_to_commands(path):
                 self._stray = str(path)
 
     def _wrong_place(self, simple: SimpleCommand, program: str) -> Verdict | None:
@@ -339,13 +333,15 @@ class Judge:
             protected = self._keeps_out(path)
             if protected is not None:
                 return Verdict(action=Action.ASK, reason=protected, by="protection")
-            if not self._territory.is_inside(path) and program not in ("tar", "rsync", "cp"):
+            if not self._territory.is_open_to_commands(path) and program not in ("tar", "rsync", "cp"):
                 return self._walled(f"`{_short(simple.text)}` names {path}, which is outside the workspace")
         if program in ("cp", "rsync"):
             last = next(
                 (word for word in reversed(simple.words[1:]) if word is None or word[:1] != "-"), None
             )
-            if last is not None and any(not self._territory.is_inside(path) for path in self._resolve(last)):
+            if last is not None and any(
+                not self._territory.is_open_to_commands(path) for path in self._resolve(last)
+            ):
                 return self._walled(f"it would write {last}, which is outside the workspace")
         return self._write_by_mode(simple, program)
 
@@ -369,7 +365,7 @@ class Judge:
             if not LOOKS_LIKE_PATH.fullmatch(text) or text in HARMLESS_TARGETS:
                 continue
             for path in self._resolve(text):
-                if self._territory.is_readable(path):
+                if self._territory.is_readable(path) or self._territory.is_open_to_commands(path):
                     continue
                 if option in (TARGET_OPTIONS if copies else OUTPUT_OPTIONS):
                     return path
@@ -396,7 +392,7 @@ class Judge:
             protected = self._keeps_out(path)
             if protected is not None:
                 return Verdict(action=Action.ASK, reason=protected, by="protection")
-            if not self._territory.is_inside(path):
+            if not self._territory.is_open_to_commands(path):
                 return self._walled(f"it would write {path}, which is outside the workspace")
         if self._mode in (Mode.AUTO, Mode.ACCEPT_EDITS):
             return None

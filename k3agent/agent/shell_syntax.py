@@ -13,6 +13,8 @@ from functools import cache
 from typing import Any
 
 MAX_DEPTH = 4
+# The feeders of a command whose unknown words are nothing but what `find` has found.
+FOUND = ("find",)
 
 Word = str | None
 """A word's text, or None when it depends on what is known only at run time."""
@@ -336,8 +338,10 @@ def _follow_find(rest: tuple[Word, ...], found: ParsedCommand, depth: int) -> No
     for index, word in enumerate(rest):
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
             stop = next((at for at in range(index + 1, len(rest)) if rest[at] in (";", "+")), len(rest))
-            words = tuple(None if part == "{}" else part for part in rest[index + 1 : stop])
-            _add(SimpleCommand(words, (), False, ("find",), (), True), found, depth)
+            inner = rest[index + 1 : stop]
+            words = tuple(None if part == "{}" else part for part in inner)
+            feeders = ("find", "?") if None in inner else FOUND
+            _add(SimpleCommand(words, (), False, feeders, (), True), found, depth)
 
 
 def _after_variables(

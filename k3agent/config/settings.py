@@ -86,6 +86,15 @@ class Settings:
     limits_max_tokens: int | None = _setting("int", None, "tokens of one run, input and output", minimum=1)
     limits_max_budget_usd: float | None = _setting("float", None, "USD of one run", minimum=0)
     limits_max_time_s: float | None = _setting("float", None, "seconds of one run", minimum=0)
+    limits_command_memory_mb: int | None = _setting(
+        "int",
+        None,
+        "memory of one command with all it starts, MB (default: 3/4 of the machine's)",
+        minimum=64,
+    )
+    limits_command_processes: int = _setting(
+        "int", 4096, "processes of one command with all it starts", minimum=1
+    )
     checks_commands: tuple[str, ...] = _setting("list", (), "commands that must pass before done counts")
     checks_files: tuple[str, ...] = _setting(
         "list", (), 'files that are part of the checks, like "tests/**": the model may not change them'
@@ -129,6 +138,11 @@ class Settings:
     )
     network_commands: str = _setting(
         "str", "off", "whether commands in the sandbox reach the network", choices=("off", "on")
+    )
+    network_hosts: tuple[str, ...] = _setting(
+        "list",
+        (),
+        'hosts that commands reach while the network is off: "pypi.org", "*.npmjs.org", "a.b:8080"',
     )
     network_connect_timeout_s: float = _setting("float", 10.0, "seconds to connect", minimum=0.1)
     network_idle_timeout_s: float = _setting(

@@ -202,6 +202,7 @@ class Runner:
             home=world.home / ".k3agent-home",
             environ=world.environ,
             readable=(),
+            scratch=(Path("/tmp"),),
         )
         found: dict[str, str] = {}
         for mode in ("default", "auto"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from k3agent.agent.permissions import Action, Permissions, Territory
 from k3agent.tools.base import Access
@@ -18,13 +19,16 @@ class Judge:
             (root / folder).mkdir(parents=True, exist_ok=True)
         (self.cwd / "a.py").write_text("x\n")
 
-    def permissions(self, mode: str, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Permissions:
+    def permissions(
+        self, mode: str, allow: tuple[str, ...] = (), deny: tuple[str, ...] = (), **more: Any
+    ) -> Permissions:
         territory = Territory(
             cwd=self.cwd,
             extra_dirs=(self.root / "other",),
             home=self.root / "data",
             environ={"HOME": str(self.root / "user")},
             readable=(self.root / "data/blobs/s",),
+            **more,
         )
         return Permissions(mode=mode, allow=allow, deny=deny, territory=territory)
 

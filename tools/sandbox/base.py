@@ -22,6 +22,16 @@ class Sandbox(Protocol):
     @property
     def limits(self) -> Limits: ...
 
+    @property
+    def scratch(self) -> tuple[Path, ...]:
+        """Folders that are not the real ones for commands, so that they may write there as they like."""
+        ...
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts that commands reach although the network is off."""
+        ...
+
     def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
         """The command line that runs `argv` in `cwd` and lets it write below `writable` only."""
         ...

@@ -33,7 +33,7 @@ def choose(bounds: Bounds, *, has_network: bool, path: str | None = None) -> San
         has_namespaces = kind == "namespaces"
         abi = rules.abi_version()
         return landlock.Landlock(bounds, has_network=has_network, abi=abi, has_namespaces=has_namespaces)
-    return NoSandbox(reason)
+    return NoSandbox(reason, bounds.limits)
 
 
 @functools.cache

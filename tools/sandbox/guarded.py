@@ -18,13 +18,15 @@ from k3agent.tools.sandbox import seccomp
 from k3agent.tools.sandbox.explaining import explain
 from k3agent.tools.sandbox.later import REFUSED, Watch
 from k3agent.tools.sandbox.policy import Bounds, Policy, git_folders
-from k3agent.tools.support.usage import default_limits
+from k3agent.tools.sandbox.proxy import Proxy
+from k3agent.tools.support.usage import command_limits
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 INET = (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
 # A file no longer than this, so that one command cannot fill the disk; programs that need more are rare.
 MAX_FILE_BYTES = 16 << 30
 MAX_SHOWN = 5
+PROXY = ".k3agent-proxy"
 # Caches that programs must be able to write. Not the user's own: what is put there runs later, outside.
 CACHES = {
     "GOCACHE": "go-build",
@@ -41,17 +43,23 @@ def gpu_devices() -> list[str]:
 
 
 class Guarded:
-    """Base of the sandboxes that guard. The private folder lives as long as the object."""
+    """Base of the sandboxes that guard. The private folder lives as long as the object.
+
+    `can_name_hosts`: commands have a loopback of their own, through which they reach the proxy.
+    """
+
+    can_name_hosts = True
 
     def __init__(self, bounds: Bounds, *, has_network: bool) -> None:
         own = (Path(sys.prefix), Path(sys.base_prefix), LAUNCHER.parent)
         readable = (*bounds.readable, *own)
         self._bounds = replace(bounds, readable=readable)
-        self.limits = bounds.limits or default_limits()
+        self.limits = bounds.limits or command_limits()
         self.has_network = has_network
         self._git: dict[Path, tuple[Path, ...]] = {}
         self._temporary: Path | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
+        self._proxy: Proxy | None = None
         self._watches: dict[tuple[Path, ...], Watch] = {}
 
     def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
@@ -77,6 +85,34 @@ class Guarded:
             f" change it; renamed to *{REFUSED}. Do not look for a way around; ask the user.]"
         )
 
+    def _proxy_path(self, temporary: str) -> str:
+        """Where commands find the proxy to the named hosts, which runs from now on; "" if there is none."""
+        if not self.hosts:
+            return ""
+        if self._proxy is None:
+            self._proxy = Proxy(self.hosts, self.temporary / PROXY)
+            self._proxy.start()
+        return f"{temporary}/{PROXY}"
+
+    @property
+    def scratch(self) -> tuple[Path, ...]:
+        return (Path("/tmp"),)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return () if self.has_network or not self.can_name_hosts else self._bounds.hosts
+
+    @property
+    def network(self) -> str:
+        """What of the network commands reach, for the status."""
+        if self.has_network:
+            return "network on"
+        if not self._bounds.hosts:
+            return "network off"
+        if not self.can_name_hosts:
+            return "network off: named hosts (network.hosts) need bubblewrap or namespaces"
+        return f"network off but for {', '.join(self._bounds.hosts)}"
+
     @property
     def temporary(self) -> Path:
         """Stands for /tmp in commands; kept from command to command, removed at the end."""
@@ -87,6 +123,9 @@ class Guarded:
 
     def close(self) -> None:
         self.settle(is_over=True)
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
         if self._finalizer is not None:
             self._finalizer()
             self._finalizer = self._temporary = None
@@ -100,6 +139,11 @@ class Guarded:
         return self._bounds.policy(writable, tuple(dict.fromkeys(found)))
 
     def explain(self, output: str, cwd: Path, writable: Sequence[Path]) -> str:
+        refused = self._proxy.take_refused() if self._proxy is not None else []
+        if refused:
+            named = ", ".join(self._bounds.hosts)
+            asked = ", ".join(refused[:MAX_SHOWN])
+            return f"[sandbox: no connection to {asked}; commands may reach {named} only. Ask the user.]"
         return explain(output, cwd, self.policy(cwd, writable), has_network=self.has_network)
 
     def _launch(
@@ -114,10 +158,12 @@ class Guarded:
     ) -> list[str]:
         caches = {name: f"{temporary}/.cache/{folder}" for name, folder in CACHES.items()}
         plan = {
-            "environ": {"TMPDIR": temporary, **caches},
+            # The leak checker of AddressSanitizer traces its own process, and tracing is off.
+            "environ": {"TMPDIR": temporary, "LSAN_OPTIONS": "detect_leaks=0", **caches},
             "limits": {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": MAX_FILE_BYTES, **limits},
             "namespaces": namespaces,
             "landlock": landlock,
+            "proxy": self._proxy_path(temporary),
             "seccomp": base64.b64encode(seccomp.program(platform.machine(), families)).decode("ascii"),
         }
         return [sys.executable, "-I", "-S", str(LAUNCHER), json.dumps(plan), *argv]

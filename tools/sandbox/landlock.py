@@ -24,7 +24,8 @@ class Landlock(Guarded):
     def __init__(self, bounds: Bounds, *, has_network: bool, abi: int, has_namespaces: bool) -> None:
         super().__init__(bounds, has_network=has_network)
         self.abi, self.has_namespaces = abi, has_namespaces
-        network = "network on" if has_network else "network off"
+        self.can_name_hosts = has_namespaces
+        network = self.network
         self.status = (
             f"landlock {abi} with seccomp: commands write the workspace and a private /tmp only, {network}"
         )
@@ -33,6 +34,10 @@ class Landlock(Guarded):
                 f"landlock {abi} with seccomp, but no namespaces: commands write the workspace and $TMPDIR"
                 f" only, {network}; git hooks, CI and other protected files in the workspace are not guarded"
             )
+
+    @property
+    def scratch(self) -> tuple[Path, ...]:
+        return super().scratch if self.has_namespaces else (self.temporary,)
 
     def wrapped(self, argv: Sequence[str], cwd: Path, policy: Policy) -> list[str]:
         if self.has_namespaces:

@@ -30,6 +30,8 @@ FILE_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 WRITE_ONE_FILE = 1 << 1 | 1 << 14
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 FAILED = 125
+PR_SET_PDEATHSIG = 1
+PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -149,6 +151,50 @@ def limit(limits: dict[str, int]) -> None:
         pass
 
 
+def relay(path: str) -> int:
+    """Start a process that passes connections to a port of the sandbox on to the proxy at `path`; the port.
+    It ends with the command.
+    """
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    port = int(listener.getsockname()[1])
+    parent = os.getpid()
+    if os.fork():
+        listener.close()
+        return port
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nowhere, fd)
+    if os.getppid() == parent:
+        pass_on(listener, path)
+    os._exit(0)
+
+
+def pass_on(listener: socket.socket, path: str) -> None:
+    from threading import Thread  # late: only this process needs it
+
+    while True:
+        client, _ = listener.accept()
+        proxy = socket.socket(socket.AF_UNIX)
+        try:
+            proxy.connect(path)
+        except OSError:
+            client.close()
+            continue
+        for source, target in ((client, proxy), (proxy, client)):
+            Thread(target=copy, args=(source, target), daemon=True).start()
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while piece := source.recv(1 << 16):
+            target.sendall(piece)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        source.close()
+        target.close()
+
+
 def original_environ() -> dict[bytes, bytes]:
     """The environment as it was given: this interpreter may have added a locale to its own."""
     with open("/proc/self/environ", "rb") as stream:
@@ -170,6 +216,10 @@ def main() -> None:
         if plan["landlock"]:
             restrict_files(plan["landlock"])
         filter_calls(base64.b64decode(plan["seccomp"]))
+        if plan["proxy"]:
+            url = f"http://127.0.0.1:{relay(plan['proxy'])}".encode()
+            environ |= {name.encode(): url for name in PROXY_NAMES}
+            environ |= {name: b"localhost,127.0.0.1,::1" for name in (b"NO_PROXY", b"no_proxy")}
         # Python ignores these two; commands expect them to end a writer nobody reads.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -69,13 +69,14 @@ class Policy:
 class Bounds:
     """What of a policy does not change with the command. `private` is hidden, for example the agent's store;
     `readable` are folders in it, or in /tmp, that may be read all the same; `home` is the user's. `limits`:
-    None for those that fit the machine.
+    None for those that fit the machine. `hosts`: what commands may reach although the network is off.
     """
 
     home: Path
     private: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     limits: Limits | None = None
+    hosts: tuple[str, ...] = ()
 
     def policy(self, writable: Sequence[Path], git_folders: Sequence[Path]) -> Policy:
         roots = tuple(dict.fromkeys(path for path in (*writable, *git_folders) if path.is_dir()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,9 +23,16 @@ class Limits:
     processes: int = MAX_PROCESSES
 
 
-def default_limits() -> Limits:
-    """A part of the machine's memory, or of that which this process may use."""
-    return Limits(memory=int(SHARE_OF_MEMORY * min(_machine_memory(), *_memory_of_group())))
+def command_limits(memory_mb: int | None = None, processes: int = MAX_PROCESSES) -> Limits:
+    """Without `memory_mb` a part of the machine's memory, or of that which this process may use."""
+    if memory_mb is None:
+        return Limits(memory=_usual_memory(), processes=processes)
+    return Limits(memory=memory_mb << 20, processes=processes)
+
+
+@functools.cache
+def _usual_memory() -> int:
+    return int(SHARE_OF_MEMORY * min(_machine_memory(), *_memory_of_group()))
 
 
 def _machine_memory() -> int:

@@ -294,3 +294,34 @@ def test_settings_of_the_kernel_are_out_of_reach(cage: Cage) -> None:
         f"for f in {' '.join(map(str, before))}; do cat $f > before; cat before > $f && echo wrote; done"
     )
     assert "wrote" not in done.stdout and done.stderr.count("line 1: /proc/sys") == len(before)
+
+
+def test_named_hosts_are_reached_through_the_proxy(cage: Cage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes")
+
+        threading.Thread(target=serve, daemon=True).start()
+        bounds = Bounds(home=cage.home, hosts=(f"127.0.0.1:{port}",))
+        named = Cage(cage.backend, make(cage.backend, bounds), cage.home, cage.workspace)
+        fetch = "curl -s -m 20 --noproxy '' "
+        done = named.run(f"{fetch} http://127.0.0.1:{port}/; exit 3")
+        if cage.backend == "landlock":
+            assert "yes" not in done.stdout and "named hosts" in named.sandbox.status
+            return
+        assert (done.stdout, done.returncode) == ("yes", 3), done.stderr
+        done = named.run(
+            f"{fetch} -v http://example.invalid/; {fetch} --noproxy '*' http://127.0.0.1:{port}/"
+        )
+        assert "yes" not in done.stdout and "403" in done.stderr
+        told = named.sandbox.explain(done.stderr, cage.workspace, (cage.workspace,))
+        assert told.startswith("[sandbox: no connection to example.invalid:80;"), told
+        named.sandbox.close()
+        server.shutdown(socket.SHUT_RDWR)
