@@ -1,27 +1,30 @@
 """Logging as JSON lines into the data folder.
 
-Values of the environment that look like secrets are masked in every line. Nothing is written to the terminal.
+Secrets of the environment and what looks like a key are masked in every line. Nothing is written to the
+terminal.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from k3agent.safety.environment import secrets_of
+from k3agent.safety.masking import TextMasker
+
 _MAX_BYTES = 5 * 1024 * 1024
-_SECRET_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS")
-_MIN_SECRET_LENGTH = 8
 
 
 class JsonLines(logging.Formatter):
     """One object a line: time, level, name, message, and the traceback if there is one."""
 
-    def __init__(self, secrets: tuple[str, ...]) -> None:
+    def __init__(self, masker: TextMasker) -> None:
         super().__init__()
-        self._secrets = secrets
+        self._masker = masker
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -30,23 +33,11 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "name": record.name,
             "pid": record.process,
-            "text": record.getMessage(),
+            "text": self._masker.mask(record.getMessage()),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        text = json.dumps(line, ensure_ascii=False)
-        for secret in self._secrets:
-            text = text.replace(secret, "[secret]")
-        return text
-
-
-def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of variables whose names say that they are secret."""
-    return tuple(
-        value
-        for name, value in environ.items()
-        if name.upper().endswith(_SECRET_ENDINGS) and len(value) >= _MIN_SECRET_LENGTH
-    )
+            line["traceback"] = self._masker.mask(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
 
 
 def start_logging(home: Path, environ: Mapping[str, str]) -> None:
@@ -58,10 +49,13 @@ def start_logging(home: Path, environ: Mapping[str, str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > _MAX_BYTES:
             path.replace(path.with_suffix(".log.1"))
+        # Others may not read it, whatever the umask.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        path.chmod(0o600)
         handler: logging.Handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     except OSError:
         handler = logging.NullHandler()
-    handler.setFormatter(JsonLines(secrets_of(environ)))
+    handler.setFormatter(JsonLines(TextMasker(secrets_of(environ))))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(environ.get("K3AGENT_LOG_LEVEL", "INFO").upper() if _is_level(environ) else "INFO")

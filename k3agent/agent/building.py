@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from k3agent.agent.check_files import files_of_checks
 from k3agent.agent.context import Context, system_prompt
+from k3agent.agent.emitter import Emitter
 from k3agent.agent.instructions import Instruction, check_overhead, find_instructions
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import SessionOptions
 from k3agent.agent.permissions import check_rules
 from k3agent.config.paths import prefix_cache, user_config
 from k3agent.errors import ConfigError, SandboxError
+from k3agent.events import Noticed
 from k3agent.providers.base import ModelInfo, Profile
 from k3agent.store.records import StoredSession
 from k3agent.types import Effort, SessionId, ToolSpec
@@ -141,7 +143,7 @@ def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession
     system = system_prompt(info.profile, files, options.append_system_prompt)
     if not is_compact:
         # What the user's own files say goes to the model and into the store, too.
-        system = Masker(options.environ).mask(system)
+        system = Masker(options.environ, cwd).mask(system)
     specs = _specs(info.profile, is_subagent=options.subtask is not None)
     effort = choose_effort(options.effort, info)
     probe = Context(
@@ -203,6 +205,16 @@ def mended(stored: StoredSession, options: SessionOptions) -> StoredSession:
 def running_jobs(jobs: JobTable) -> list[str]:
     """A line for each background command that has not ended."""
     return [f"{job.id}: {job.command}" for job in jobs.background.values() if job.ended is None]
+
+
+def without_secrets(text: str, masker: Masker, emitter: Emitter) -> str:
+    """The user's words as they are stored and sent; the user is told what is not."""
+    masker.refresh()
+    masked = masker.mask(text)
+    if masked != text:
+        said = "The prompt holds a key or password: it is masked before it is stored or sent."
+        emitter.emit(Noticed, level="warning", text=f"{said} Let commands read it from a file or a variable.")
+    return masked
 
 
 def title_of(text: str) -> str:

@@ -64,6 +64,7 @@ class CompactorParts:
     policy: CompactionPolicy
     profile: Profile
     jobs: Callable[[], list[str]]
+    mask: Callable[[str], str]
 
 
 class Compactor:
@@ -131,7 +132,7 @@ class Compactor:
 
     def pin(self, fact: str) -> None:
         """Each later compaction carries this word by word."""
-        pin(self._parts.store, self._id, fact)
+        pin(self._parts.store, self._id, self._parts.mask(fact))
 
     def _limit(self) -> int:
         return self.limit or self._parts.context.window - MIN_ROOM_TOKENS
@@ -263,7 +264,7 @@ class Compactor:
                     return digest.shortened(text, most), BY_MODEL, cost
                 why = "the summary held channel markers"
             except ProviderError as error:
-                why = str(error)
+                why = parts.mask(str(error))
             parts.emitter.emit(
                 Noticed, level="warning", text=f"The summary is made without the model: {why}."
             )

@@ -44,6 +44,10 @@ if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
 log = logging.getLogger(__name__)
 
 NOT_RUN = "Not run: "
+STAND_IN = (
+    "{names} stands for a secret that you are not shown, so it would be lost. Leave that text as it is:"
+    " change only other lines, or let the program read the value from its variable or file."
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,9 +213,9 @@ class Dispatcher:
             message_id=message.id,
             call_id=call.id,
             tool=call.name,
-            arguments=prepared.edited or call.arguments,
+            arguments=self._bench.masker.mask(prepared.edited) or call.arguments,
             state=CallState.STARTED,
-            access=_access_dict(prepared.access),
+            access=self._bench.masker.mask_value(_access_dict(prepared.access)),
             hashes=prepared.hashes,
         )
         self._batch.starts.append(start)
@@ -245,8 +249,9 @@ class Dispatcher:
         if tool is None:
             name = call.name or "(no name)"
             raise ArgumentsInvalid(f"unknown tool {name}. Tools: {', '.join(tools)}.")
+        written = self._bench.transcript.arguments_of(call)
         try:
-            value, note = parse_object(call.arguments)
+            value, note = parse_object(written)
             args = validate(tool.args, value)
         except ArgumentsInvalid as error:
             text = str(error)
@@ -254,6 +259,9 @@ class Dispatcher:
                 text = f"arguments: {text}"
             raise ArgumentsInvalid(f"bad arguments for {call.name}: {text}.") from error
         access = tool.access(args, self._bench.ctx)
+        stand_ins = self._bench.masker.stand_ins(written) if access.writes or access.runs else []
+        if stand_ins:
+            raise ToolError(STAND_IN.format(names=", ".join(stand_ins)))
         return _Prepared(call=call, tool=tool, args=args, note=note, access=access)
 
     async def _permit(self, prepared: _Prepared, summary: str) -> str | None:
@@ -278,6 +286,7 @@ class Dispatcher:
             else:
                 action = Action.DENY
                 reason = f"{reason}, and nobody can be asked here"
+        reason = bench.masker.mask(reason)
         self._batch.decisions.append(
             DecisionRow(
                 call_id=call.id, tool=call.name, subject=summary, action=action.value, reason=reason, by=by
@@ -308,8 +317,12 @@ class Dispatcher:
         """Run the tool. Its expected failures become text for the model here and nowhere else."""
         call, bench = prepared.call, self._bench
 
+        shown = bench.masker.stream()
+
         def progress(text: str) -> None:
-            bench.emitter.emit(CallProgressed, call_id=call.id, text=bench.masker.mask(text))
+            text = shown.feed(text)
+            if text:
+                bench.emitter.emit(CallProgressed, call_id=call.id, text=text)
 
         async def ask(question: Question) -> str:
             return await bench.approvals.question(call.id, question)

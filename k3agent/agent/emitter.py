@@ -1,4 +1,4 @@
-"""Numbers, dates and hands out a session's events to its readers."""
+"""Numbers, dates and hands out a session's events to its readers; no secret gets out in their texts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from k3agent.types import SessionId
 
 EventT = TypeVar("EventT", bound=Event)
 
+# Names that calls are found by.
+UNMASKED = frozenset(("call_id", "tool"))
+
 
 class Emitter:
     """Readers are called at once, in the order in which they subscribed, and must be quick."""
 
-    def __init__(self, session_id: SessionId) -> None:
+    def __init__(self, session_id: SessionId, mask: Callable[[Any], Any] = lambda value: value) -> None:
+        """`mask` is given every text and every JSON value; messages and results are masked when they are
+        made.
+        """
         self.session_id = session_id
+        self._mask = mask
         self._seq = 0
         self._readers: list[Callable[[AnyEvent], None]] = []
 
@@ -26,6 +33,7 @@ class Emitter:
     def emit(self, kind: type[EventT], **fields: Any) -> EventT:
         """Build the event from its own fields, hand it out, and return it."""
         self._seq += 1
+        fields = {name: value if name in UNMASKED else self._mask(value) for name, value in fields.items()}
         event = kind(session=self.session_id, seq=self._seq, at=datetime.now(UTC), **fields)
         for reader in self._readers:
             reader(event)  # type: ignore[arg-type]  # every subclass of Event is in AnyEvent; a codec test checks it

@@ -309,7 +309,11 @@ class TurnLoop:
                 output=parts.mask(result.output),
             )
             parts.receipt.checks.append(
-                {"command": result.command, "exit_code": result.exit_code, "passed": result.has_passed}
+                {
+                    "command": parts.mask(result.command),
+                    "exit_code": result.exit_code,
+                    "passed": result.has_passed,
+                }
             )
         return [result for result in results if result is not None and not result.has_passed]
 

@@ -1,51 +1,99 @@
 """Keeps the user's secrets out of children, transcript, screen and model.
 
-Values of secret-looking environment variables and well-known key shapes are replaced before anything is
-stored.
+Values of secret-looking environment variables, those in the workspace's environment files, and well-known
+key shapes are replaced before anything is stored.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+from k3agent.safety.environment import secrets_of
+from k3agent.safety.masking import TextMasker
+from k3agent.safety.streaming import StreamMasker
+from k3agent.types import JsonObject, Part, ReasoningPart, TextPart, ToolCall, ToolResult
 
 log = logging.getLogger(__name__)
 
-SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
-MIN_LENGTH = 8
-# Shapes that are hardly ever anything but a live credential.
-SHAPES = re.compile(
-    r"\b(?:sk-[A-Za-z0-9_-]{32,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{50,}|AKIA[0-9A-Z]{16}"
-    r"|xox[abprs]-[A-Za-z0-9-]{20,}|glpat-[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{35})(?![A-Za-z0-9])"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s]+-----END [A-Z ]*PRIVATE KEY-----"
-)
+ENVIRONMENT_FILES = ".env*"
+MAX_ENVIRONMENT_BYTES = 64 * 1024
+MAX_ENVIRONMENT_FILES = 20
+_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*[:=]\s*(.*?)\s*")
+# Whole outputs are masked in pieces of this size, each together with the end of the one before.
+PIECE_CHARS = 1 << 22
 
 
-def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for commands: without secrets."""
-    return {name: value for name, value in environ.items() if not SECRET_NAME.search(name)}
+class Masker(TextMasker):
+    """What a session masks with. `folder`: the workspace, whose environment files are looked at."""
 
-
-class Masker:
-    """Replaces known secrets. A value that is an existing path is not one (`SSL_KEY_FILE=/etc/...`)."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        found = {
-            value: name
-            for name, value in environ.items()
-            if SECRET_NAME.search(name) and len(value) >= MIN_LENGTH and not _is_path(value)
-        }
+    def __init__(self, environ: Mapping[str, str], folder: Path | None = None) -> None:
+        super().__init__(secrets_of(environ))
         self._done: set[Path] = set()
-        # Longest first, so that a secret that holds another one goes as a whole.
-        self._names = dict(sorted(found.items(), key=lambda item: -len(item[0])))
-        self._pattern = re.compile("|".join(re.escape(value) for value in self._names)) if found else None
+        self._folder = folder
+        self._seen: dict[Path, tuple[int, int]] = {}
+        self.refresh()
 
-    def mask(self, text: str) -> str:
-        if self._pattern is not None:
-            text = self._pattern.sub(lambda match: f"[masked: {self._names[match.group()]}]", text)
-        return SHAPES.sub("[masked: a key]", text)
+    def refresh(self) -> None:
+        """Learn the values of the workspace's environment files, as far as they are new."""
+        for path in _environment_files(self._folder):
+            try:
+                info = path.stat()
+                sign = (info.st_mtime_ns, info.st_size)
+                if self._seen.get(path) == sign or not path.is_file():
+                    continue
+                self._seen[path] = sign
+                with path.open("rb") as stream:
+                    text = stream.read(MAX_ENVIRONMENT_BYTES).decode("utf-8", "replace")
+            except OSError:
+                continue
+            self.learn(secrets_of(_assignments(text)))
+
+    def stream(self) -> StreamMasker:
+        """For a text that comes in pieces."""
+        return StreamMasker(self)
+
+    def mask_parts(self, parts: Iterable[Part]) -> tuple[Part, ...]:
+        """The parts of a message. What holds no secret is the same object, byte for byte."""
+        return tuple(self._mask_part(part) for part in parts)
+
+    def mask_value(self, value: Any) -> Any:
+        """Every text in a JSON value."""
+        match value:
+            case str() if type(value) is str:  # an enumeration's value is no free text
+                return self.mask(value)
+            case dict():
+                return {key: self.mask_value(item) for key, item in value.items()}
+            case list() | tuple():
+                return type(value)(self.mask_value(item) for item in value)
+            case _:
+                return value
+
+    def _mask_part(self, part: Part) -> Part:
+        match part:
+            case TextPart():
+                text = self.mask(part.text)
+                return part if text == part.text else TextPart(text=text)
+            case ReasoningPart():
+                details: tuple[JsonObject, ...] | None = part.details and self.mask_value(part.details)
+                masked = ReasoningPart(text=self.mask(part.text), details=details)
+                return part if masked == part else masked
+            case ToolCall():
+                arguments = self.mask(part.arguments)
+                return part if arguments == part.arguments else dataclasses.replace(part, arguments=arguments)
+            case ToolResult():
+                content = tuple(
+                    TextPart(text=self.mask(piece.text)) if isinstance(piece, TextPart) else piece
+                    for piece in part.content
+                )
+                return part if content == part.content else dataclasses.replace(part, content=content)
+            case _:
+                return part
 
     def mask_files(self, folder: Path, busy: Collection[Path]) -> None:
         """Mask the outputs of commands that are kept whole on disk; `busy` are still being written."""
@@ -54,16 +102,42 @@ class Masker:
                 continue
             self._done.add(path)
             try:
-                text = path.read_bytes().decode("utf-8", "surrogateescape")
-                masked = self.mask(text)
-                if masked != text:
-                    path.write_bytes(masked.encode("utf-8", "surrogateescape"))
+                self._mask_file(path)
             except OSError as error:
                 log.warning("the output %s could not be masked: %s", path, error)
 
+    def _mask_file(self, path: Path) -> None:
+        draft = path.with_suffix(".masked")
+        stream = self.stream()
+        # Bytes that are no UTF-8 come through as they are, and so do line ends.
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as source:
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape", newline="") as target:
+                while piece := source.read(PIECE_CHARS):
+                    target.write(stream.feed(piece))
+                target.write(stream.flush())
+        draft.replace(path)
 
-def _is_path(value: str) -> bool:
+
+def _environment_files(folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
     try:
-        return value.startswith("/") and Path(value).exists()
+        return sorted(folder.glob(ENVIRONMENT_FILES))[:MAX_ENVIRONMENT_FILES]
     except OSError:
-        return False
+        return []
+
+
+def _assignments(text: str) -> dict[str, str]:
+    found = {}
+    for line in text.splitlines():
+        match = _ASSIGNMENT.fullmatch(line)
+        if match is None:
+            continue
+        value = match.group(2)
+        if value[:1] in ("'", '"'):
+            value = value[1:].partition(value[0])[0]
+        else:
+            value = value.partition(" #")[0].strip()
+        found[match.group(1)] = value
+    return found

@@ -20,7 +20,7 @@ from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.loop import TurnParts
-from k3agent.agent.masking import Masker, child_environ
+from k3agent.agent.masking import Masker
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions, Territory
 from k3agent.agent.planning import Planner
@@ -35,6 +35,7 @@ from k3agent.agent.turns import TurnRunner, TurnTime
 from k3agent.errors import K3AgentError
 from k3agent.events import AnyEvent, Decision, Noticed, TurnEnded, TurnOutcome, TurnStarted
 from k3agent.providers.base import ModelInfo, Profile
+from k3agent.safety.environment import child_environ
 from k3agent.store import blobs
 from k3agent.store.database import SessionLock
 from k3agent.store.records import StoredSession
@@ -71,15 +72,15 @@ class Session:
         self._lock = lock
         self._cwd = options.cwd.resolve()
         self._checked = building.checked_files(options, self._cwd)
-        self._emitter = Emitter(self.id)
+        self._masker = Masker(options.environ, self._cwd)
+        self._emitter = Emitter(self.id, self._masker.mask_value)
         self._started = time.monotonic()
         self._steering: list[str] = []
-        self._masker = Masker(options.environ)
         self._environ = child_environ(options.environ)
         self._approvals = Approvals(
             self._emitter, is_interactive=options.is_interactive, unanswered=self.receipt.questions
         )
-        self._transcript = Transcript(store, self.id, self._emitter)
+        self._transcript = Transcript(store, self.id, self._emitter, self._masker.mask_parts)
         self._context = Context(
             session_id=self.id,
             info=self.info,
@@ -95,6 +96,7 @@ class Session:
             transcript=self._transcript,
             emitter=self._emitter,
             receipt=self.receipt,
+            masker=self._masker,
         )
         self._limits = LimitPolicy(options.limits, self.receipt, self.info.profile, self._elapsed_s)
         self._stepper.may_step = self._limits.may_step
@@ -112,6 +114,7 @@ class Session:
             policy=CompactionPolicy(options.compact_at, self.info.prices),
             profile=self.info.profile,
             jobs=lambda: building.running_jobs(self._jobs),
+            mask=self._masker.mask,
         )
         self.compactor = Compactor(compactor_parts)
         self._warnings = list(stored.warnings)
@@ -200,6 +203,7 @@ class Session:
 
     def _build_bench(self) -> Workbench:
         options = self._options
+        self._store.mask = self._masker.mask_value
         blob_folder = blobs.folder_of(options.home, self.id)
         subtask = options.subtask
         territory = Territory(
@@ -299,6 +303,7 @@ class Session:
         self._check_idle()
         self._close_open_turn()
         transcript = self._transcript
+        text = building.without_secrets(text, self._masker, self._emitter)
         opening: list[Message] = []
         facts = self._new_facts()
         if facts:
@@ -336,6 +341,8 @@ class Session:
         rows = self._store.calls(self.id, turn=last.seq)
         open_calls = transcript.open_calls()
         leaf_id = open_calls.id if open_calls is not None else None
+        for call in open_calls.calls if open_calls is not None else ():
+            self._masker.recall(call.arguments)
         settled = {} if open_calls is None else resume.settle(open_calls, rows, self._traces)
         earlier = [row for row in rows if row.message_id != leaf_id]
         return await self._turns.run(last.seq, RepetitionPolicy(self.info.profile, earlier), settled)

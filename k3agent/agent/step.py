@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from k3agent import codec
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.markers import THINK, LeakFilter
+from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
 from k3agent.agent.transcript import Transcript, new_id
 from k3agent.errors import ProviderError, ProviderErrorKind
@@ -30,6 +31,7 @@ from k3agent.events import (
     UsageChanged,
 )
 from k3agent.providers.base import ModelClient
+from k3agent.safety.streaming import StreamMasker
 from k3agent.store.records import RequestRow
 from k3agent.store.sessions import SessionStore
 from k3agent.types import (
@@ -136,11 +138,14 @@ class Collector:
             parts.append(ToolCall(id=call_id, name=call.name, arguments=_whole("".join(call.arguments))))
         return tuple(parts)
 
-    def draft(self) -> str:
-        calls = [[call.name, "".join(call.arguments)] for call in self._calls.values()]
-        return codec.dump(
-            {"reasoning": "".join(self._reasoning), "text": "".join(self._text), "calls": calls}
-        )
+    def draft(self, masker: Masker) -> str:
+        """All of it as JSON, but for an end that may become a secret."""
+
+        def masked(pieces: list[str]) -> str:
+            return masker.stream().feed("".join(pieces))
+
+        calls = [[call.name, masked(call.arguments)] for call in self._calls.values()]
+        return codec.dump({"reasoning": masked(self._reasoning), "text": masked(self._text), "calls": calls})
 
 
 def _unique(call_id: str, taken: set[str]) -> str:
@@ -196,6 +201,7 @@ class Stepper:
         transcript: Transcript,
         emitter: Emitter,
         receipt: Receipt,
+        masker: Masker,
     ) -> None:
         self._client = client
         self._store = store
@@ -203,6 +209,7 @@ class Stepper:
         self._transcript = transcript
         self._emitter = emitter
         self._receipt = receipt
+        self._masker = masker
         # Whether one more model call is within the limits: asked before an answer is asked for again.
         self.may_step: Callable[[], bool] = lambda: True
 
@@ -278,7 +285,7 @@ class Stepper:
         text = "".join(part.text for part in parts if isinstance(part, TextPart)).strip()
         if not text or finished.finish is Finish.CONTENT_FILTER:
             raise ProviderError("the answer held no text", kind=ProviderErrorKind.PROTOCOL)
-        return text, self._client.info.prices.cost_usd(finished.usage)
+        return self._masker.mask(text), self._client.info.prices.cost_usd(finished.usage)
 
     def _keep_partial(self, attempt: _Attempt) -> None:
         """Interrupted: what the model has said stays, marked as cut short."""
@@ -330,7 +337,8 @@ class Stepper:
         """Read the stream to its end, telling of it piece by piece. Raises MarkersLeaked at the first
         marker.
         """
-        show = _Display(self._emitter, is_on=not self._transcript.knows_markers, finds_think=finds_think)
+        is_on = not self._transcript.knows_markers
+        show = _Display(self._emitter, self._masker, is_on=is_on, finds_think=finds_think)
         saved_at = time.monotonic()
         async with _closing(self._client.stream(request)) as deltas:
             async for delta in deltas:
@@ -339,7 +347,7 @@ class Stepper:
                         tool = collector.add(delta)
                         show.piece(delta, tool)
                         if time.monotonic() - saved_at >= DRAFT_EVERY_S:
-                            self._store.save_draft(self._session_id, collector.draft())
+                            self._store.save_draft(self._session_id, collector.draft(self._masker))
                             saved_at = time.monotonic()
                     case RetryDelta():
                         collector.reset()
@@ -359,10 +367,11 @@ class Stepper:
 
 
 class _Display:
-    """Turns pieces into events, holding back what may become a marker."""
+    """Turns pieces into events, holding back what may become a marker or a secret."""
 
-    def __init__(self, emitter: Emitter, *, is_on: bool, finds_think: bool) -> None:
+    def __init__(self, emitter: Emitter, masker: Masker, *, is_on: bool, finds_think: bool) -> None:
         self._emitter = emitter
+        self._masker = masker
         self._is_on = is_on
         self._finds_think = finds_think
         self.reset()
@@ -370,6 +379,9 @@ class _Display:
     def reset(self) -> None:
         self._reasoning = LeakFilter(is_on=self._is_on, finds_think=False)
         self._text = LeakFilter(is_on=self._is_on, finds_think=self._finds_think)
+        self._masked_reasoning = self._masker.stream()
+        self._masked_text = self._masker.stream()
+        self._masked_arguments: dict[tuple[int, str], StreamMasker] = {}
 
     def piece(self, delta: ReasoningDelta | TextDelta | CallDelta, tool: str) -> None:
         match delta:
@@ -378,7 +390,9 @@ class _Display:
             case TextDelta():
                 self._text_out(self._text.feed(delta.text))
             case CallDelta():
-                self._emitter.emit(ArgumentsStreamed, index=delta.index, tool=tool, text=delta.arguments)
+                masked = self._masked_arguments.setdefault((delta.index, tool), self._masker.stream())
+                text = masked.feed(delta.arguments)
+                self._emitter.emit(ArgumentsStreamed, index=delta.index, tool=tool, text=text)
         leak = self._reasoning.leak or self._text.leak
         if leak is not None:
             raise MarkersLeaked(leak)
@@ -386,12 +400,20 @@ class _Display:
     def flush(self) -> None:
         self._reasoning_out(self._reasoning.flush())
         self._text_out(self._text.flush())
+        self._reasoning_out("", is_last=True)
+        self._text_out("", is_last=True)
+        for (index, tool), masked in self._masked_arguments.items():
+            text = masked.flush()
+            if text:
+                self._emitter.emit(ArgumentsStreamed, index=index, tool=tool, text=text)
 
-    def _reasoning_out(self, text: str) -> None:
+    def _reasoning_out(self, text: str, *, is_last: bool = False) -> None:
+        text = self._masked_reasoning.flush() if is_last else self._masked_reasoning.feed(text)
         if text:
             self._emitter.emit(ReasoningStreamed, text=text)
 
-    def _text_out(self, text: str) -> None:
+    def _text_out(self, text: str, *, is_last: bool = False) -> None:
+        text = self._masked_text.flush() if is_last else self._masked_text.feed(text)
         if text:
             self._emitter.emit(TextStreamed, text=text)
 

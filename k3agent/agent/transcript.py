@@ -1,10 +1,13 @@
-"""The session's messages in memory: what was stored, in order, and the one way to add to it."""
+"""The session's messages in memory: what was stored, in order, and the one way to add to it.
+
+Secrets are masked as a message is made, so neither store nor screen nor a later request holds one.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from k3agent.agent.emitter import Emitter
@@ -23,6 +26,7 @@ from k3agent.types import (
     Role,
     SessionId,
     TextPart,
+    ToolCall,
     ToolResult,
     Usage,
 )
@@ -45,7 +49,16 @@ def new_session_id() -> str:
 class Transcript:
     """Grows only; a message is in the store before it is here, and here before anybody is told."""
 
-    def __init__(self, store: SessionStore, session_id: SessionId, emitter: Emitter) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        session_id: SessionId,
+        emitter: Emitter,
+        mask: Callable[[Iterable[Part]], tuple[Part, ...]] = tuple,
+    ) -> None:
+        self._mask = mask
+        # Arguments as the model wrote them, where they held a secret: they run so, and are kept nowhere else.
+        self._written: dict[ToolCall, str] = {}
         self._store = store
         self._session_id = session_id
         self._emitter = emitter
@@ -71,17 +84,25 @@ class Transcript:
         """A message that follows the newest one (or `parent`), not yet added."""
         if parent is None and self.messages:
             parent = self.messages[-1].id
+        masked = self._mask(parts)
+        for part, shown in zip(parts, masked, strict=True):
+            if isinstance(part, ToolCall) and isinstance(shown, ToolCall) and part is not shown:
+                self._written[shown] = part.arguments
         return Message(
             id=new_id(),
             parent=parent,
             role=role,
             origin=origin,
-            parts=parts,
+            parts=masked,
             created_at=datetime.now(UTC),
             model=model,
             finish=finish,
             usage=usage,
         )
+
+    def arguments_of(self, call: ToolCall) -> str:
+        """What the model really wrote."""
+        return self._written.get(call, call.arguments)
 
     def user(
         self, text: str, images: Iterable[ImagePart] = (), *, parent: MessageId | None = None

@@ -140,5 +140,6 @@ class TurnRunner:
 
     def _failed(self, error: K3AgentError, outcome: TurnOutcome) -> TurnEnd:
         self.error = error
-        self._bench.receipt.errors.append(self._bench.masker.mask(str(error)))
-        return TurnEnd(outcome=outcome, detail=str(error))
+        detail = self._bench.masker.mask(str(error))
+        self._bench.receipt.errors.append(detail)
+        return TurnEnd(outcome=outcome, detail=detail)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class Journal:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        # What keeps secrets out of plans and tasks; a session sets it. Messages and calls come masked.
+        self.mask: Callable[[Any], Any] = lambda value: value
         self._db = open_database(home)
 
     def close(self) -> None:
@@ -193,7 +195,7 @@ class Journal:
                 " (?,?,?,?,?,?,?)",
                 [
                     (session_id, index, kind, text, state, codec.dump(data[0] if data else {}), at)
-                    for index, (text, state, *data) in enumerate(items)
+                    for index, (text, state, *data) in enumerate(self.mask(list(items)))
                 ],
             )
 
@@ -213,7 +215,10 @@ class Journal:
             db.executemany(
                 "INSERT OR REPLACE INTO tasks (session_id, position, kind, text, state, data, updated_at)"
                 " VALUES (?,?,?,?,?,?,?)",
-                [(session_id, row[0], kind, row[1], row[2], codec.dump(row[3]), at) for row in rows],
+                [
+                    (session_id, row[0], kind, row[1], row[2], codec.dump(row[3]), at)
+                    for row in self.mask(list(rows))
+                ],
             )
 
     def task_rows(self, session_id: SessionId, kind: str) -> list[tuple[int, str, str, JsonObject]]:

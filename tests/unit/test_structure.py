@@ -26,6 +26,7 @@ BASE = {
     "k3agent.codec",
     "k3agent.errors",
     "k3agent.logs",
+    "k3agent.safety",
     "k3agent.prompts",
 }
 FRONT_ENDS = {
@@ -52,7 +53,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{part: BASE for part in MIDDLE},
     "k3agent.types": set(),
     "k3agent.errors": set(),
-    "k3agent.logs": set(),
+    "k3agent.logs": {"k3agent.safety"},
+    "k3agent.safety": set(),
     "k3agent.prompts": set(),
     "k3agent.events": {"k3agent.types"},
     "k3agent.codec": {"k3agent.types", "k3agent.events"},

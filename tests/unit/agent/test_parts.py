@@ -18,10 +18,11 @@ from k3agent.agent import context as context_module
 from k3agent.agent.checks import CheckResult, failure_text, run_check
 from k3agent.agent.context import Context, facts, last_facts, system_prompt
 from k3agent.agent.instructions import check_overhead, find_instructions, render_instructions
-from k3agent.agent.masking import Masker, child_environ
+from k3agent.agent.masking import Masker
 from k3agent.agent.repetition import RepetitionPolicy, digest
 from k3agent.errors import ConfigError, ProviderError, ProviderErrorKind
 from k3agent.providers.base import Profile
+from k3agent.safety.environment import child_environ
 from k3agent.store.records import CallRow, CallState
 from k3agent.types import (
     Effort,
