@@ -10,17 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import platform
-import pty
-import select
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -28,6 +23,7 @@ from pathlib import Path
 
 from k3agent import __version__
 from k3agent.providers.scripted import Step, serving
+from k3agent.tui.benchterm import COLUMNS, ROWS, Terminal
 from k3agent.types import (
     Finish,
     Message,
@@ -43,13 +39,10 @@ from k3agent.types import (
     Usage,
 )
 
-ROWS, COLUMNS = 40, 120
-PATIENCE_S = 120.0
 # the model's name in the status line
 READY = b"scripted"
 # the last words of answers
 SLOW_END, FAST_END, SOAK_END = b"slowly-ended", b"quickly-ended", "soaked-"
-TICK = os.sysconf("SC_CLK_TCK")
 PARAGRAPH = (
     "The loader reads `config.toml` first, then the environment. **Later layers win**, so flags beat files. "
     "See `load_settings` for the order and for what happens with unknown keys.\n\n"
@@ -61,73 +54,6 @@ def load(path: str) -> dict[str, int]:
 ```
 
 """
-
-
-class Terminal:
-    """The program in a pseudo-terminal; answers the questions that Textual asks a terminal."""
-
-    def __init__(self, argv: list[str], environ: dict[str, str], cwd: Path) -> None:
-        self.started = time.monotonic()
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd)
-            os.execvpe(argv[0], argv, environ)
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self.output = bytearray()
-
-    def read(self, limit_s: float) -> bytes:
-        """What comes within `limit_s`; at most one piece."""
-        if not select.select([self._fd], [], [], limit_s)[0]:
-            return b""
-        try:
-            data = os.read(self._fd, 1 << 16)
-        except OSError:
-            return b""
-        self.output += data
-        return data
-
-    def until(self, wanted: bytes, since: int = 0) -> float:
-        """Seconds from now until `wanted` is printed after position `since`."""
-        start = time.monotonic()
-        while self.output.find(wanted, since) < 0:
-            if time.monotonic() - start > PATIENCE_S:
-                raise TimeoutError(
-                    f"{wanted!r} did not come; the last output was {bytes(self.output[-400:])!r}"
-                )
-            self.read(0.5)
-        return time.monotonic() - start
-
-    def write(self, text: str) -> None:
-        os.write(self._fd, text.encode())
-
-    def drain(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self.read(left)
-
-    @property
-    def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICK
-
-    @property
-    def pss_mb(self) -> float:
-        text = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
-        line = next(line for line in text.splitlines() if line.startswith("Pss:"))
-        return int(line.split()[1]) / 1024
-
-    def end(self) -> None:
-        """Ctrl-D, and if that does not help, the signal."""
-        with contextlib.suppress(OSError):
-            self.write("\x04")
-        for _ in range(50):
-            self.read(0.1)
-            if os.waitpid(self.pid, os.WNOHANG)[0]:
-                break
-        else:
-            os.kill(self.pid, 9)
-            os.waitpid(self.pid, 0)
-        os.close(self._fd)
 
 
 def long_session(home: Path, cwd: Path, num_messages: int) -> SessionId:
@@ -275,6 +201,23 @@ def measure_soak(url: str, home: Path, cwd: Path, turns: int) -> dict[str, float
     return {"soak_turns": turns, "soak_early_mb": early, "soak_middle_mb": middle, "soak_late_mb": late}
 
 
+def measure_markdown(cwd: Path) -> dict[str, float]:
+    """20,000 tokens streamed into our transcript, and into Textual's own widget."""
+    found: dict[str, float] = {}
+    environ = {"TERM": "xterm-256color", "COLORTERM": "truecolor", **os.environ}
+    for kind in ("ours", "textual"):
+        terminal = Terminal([sys.executable, "-m", "k3agent.tui.benchstream", kind], environ, cwd)
+        try:
+            while not terminal.is_over:
+                terminal.read(1.0)
+        finally:
+            terminal.end()
+        said = bytes(terminal.output).rpartition(b"figures: ")[2].decode()
+        figures = json.JSONDecoder().raw_decode(said)[0]
+        found |= {f"{kind}_{name}": value for name, value in figures.items()}
+    return found
+
+
 async def count_widgets(home: Path, cwd: Path, session: str) -> int:
     """Widgets mounted with the long session on the screen."""
     from k3agent.config.settings import Settings
@@ -308,8 +251,24 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=5_000, help="length of the long session")
     parser.add_argument("--turns", type=int, default=200, help="turns of the soak")
     parser.add_argument("--idle", type=float, default=20.0, help="seconds of idling that are measured")
-    parser.add_argument("--only", choices=("start", "long", "stream", "soak"), help="one part")
+    parser.add_argument("--only", choices=("start", "long", "stream", "soak", "markdown"), help="one part")
+    parser.add_argument(
+        "--peers",
+        nargs="+",
+        default=[],
+        metavar="COMMAND",
+        help="only this: the same figures of these programs",
+    )
+    parser.add_argument(
+        "--peers-home", type=Path, metavar="DIR", help="their HOME (default: an empty folder)"
+    )
     args = parser.parse_args()
+    if args.peers:
+        from k3agent.tui.benchpeers import measure_peer  # lazy: only when asked for
+
+        for command in args.peers:
+            _report(measure_peer(command, 5, args.idle, args.peers_home), as_json=args.json, head=command)
+        return 0
     answer = (PARAGRAPH + CODE) * 80
     slow = Step(text=answer[: 200 * 4 * 10] + "`\n\nslowly-ended", piece=4, piece_delay_s=1 / 200)
     fast = Step(text=answer[:24_000] + "\n\nquickly-ended", piece=12)
@@ -328,6 +287,8 @@ def main() -> int:
         if args.only in (None, "stream"):
             with serving([slow, fast]) as server:
                 found |= measure_stream(server.url, home, cwd)
+        if args.only == "markdown":
+            found |= measure_markdown(cwd)
         if args.only in (None, "soak"):
             text = PARAGRAPH * 4 + CODE
             steps = [
@@ -339,14 +300,15 @@ def main() -> int:
     return 0
 
 
-def _report(found: dict[str, float], *, as_json: bool) -> None:
+def _report(found: dict[str, float], *, as_json: bool, head: str = "") -> None:
     load, python = os.getloadavg()[0], platform.python_version()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, Python {python}"
-    head = {"k3agent": __version__, "revision": _revision(), "machine": machine}
+    about = {"command": head} if head else {"k3agent": __version__, "revision": _revision()}
+    about["machine"] = machine
     if as_json:
-        print(json.dumps({**head, **found}, indent=1))
+        print(json.dumps({**about, **found}, indent=1))
         return
-    print(" · ".join(head.values()))
+    print(" · ".join(about.values()))
     for name, value in found.items():
         print(f"{name:<18} {value:10.3f}")
 

@@ -69,6 +69,8 @@ def look(base_url: str, key: str) -> Served:
         code, body = _get(base_url, "/metrics", key)
     except (OSError, http.client.HTTPException, ValueError) as error:
         return Served(status=f"does not answer: {safe_line(str(error) or type(error).__name__, 120)}")
+    if code in (401, 403):
+        status += ", its figures need a key"
     return read_metrics(body if code == 200 else "", status, version)
 
 

@@ -73,13 +73,16 @@ class EngineScreen(TextScreen):
     async def _show(self) -> None:
         self._is_looking = True
         try:
-            client = self.app.chat.driver.client
-            if client is None or self.app.chat.driver.session is None:
+            driver = self.app.chat.driver
+            session = driver.session
+            if session is None:
                 self.content.update(Text(NOT_YET))
                 return
-            place = await place_of(client)
+            # The client of a session that is only watched is another process's.
+            client = None if driver.is_watching else driver.client
+            place = Place(session.info.base_url) if client is None else await place_of(client)
             served = await asyncio.to_thread(look, place.base_url, place.key) if place.may_be_asked else None
-            self.content.update(self._text(client.info, place, served))
+            self.content.update(self._text(session.info, place, served))
         finally:
             self._is_looking = False
 
