@@ -123,6 +123,7 @@ class K3App(App[int]):
         self.set_theme(self.settings.ui_theme)
         self.set_class(self.is_plain, "screen-reader")
         self.chat.line.is_plain = self.is_plain
+        self.chat.presenter.draws_images = not self.is_plain
 
     def tell(self, text: str) -> None:
         """A turn has ended or asks: bell and desktop notification (OSC 9), if the user is elsewhere."""

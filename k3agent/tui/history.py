@@ -13,7 +13,7 @@ from k3agent.tui.widgets.toolcall import ToolBlock
 from k3agent.types import Finish, ImagePart, Message, Origin, ReasoningPart, Role, TextPart, ToolCall
 
 
-def blocks_of(messages: Iterable[Message]) -> list[Block]:
+def blocks_of(messages: Iterable[Message], *, draws_images: bool = True) -> list[Block]:
     """Oldest first. Results go into the blocks of their calls."""
     blocks: list[Block] = []
     calls: dict[str, ToolBlock] = {}
@@ -24,20 +24,20 @@ def blocks_of(messages: Iterable[Message]) -> list[Block]:
                 if block is not None:
                     block.end("failed" if result.is_error else "done", result.text, 0.0)
             continue
-        for block in message_blocks(message):
+        for block in message_blocks(message, draws_images=draws_images):
             if isinstance(block, ToolBlock):
                 calls[block.call_id] = block
             blocks.append(block)
     return blocks
 
 
-def message_blocks(message: Message) -> list[Block]:
+def message_blocks(message: Message, *, draws_images: bool = True) -> list[Block]:
     """The blocks of one message of user, harness or model."""
     if message.role is Role.USER:
         if message.origin is Origin.HARNESS:
             return harness_blocks(message)
-        images = sum(isinstance(part, ImagePart) for part in message.parts)
-        return [UserBlock(message.text, num_images=images, message_id=message.id)]
+        images = [part for part in message.parts if isinstance(part, ImagePart)]
+        return [UserBlock(message.text, images=images, message_id=message.id, draws_images=draws_images)]
     blocks: list[Block] = []
     for part in message.parts:
         match part:

@@ -75,6 +75,8 @@ class Presenter:
         self._turn_usage = Usage()
         self._cost_before = 0.0
         self.pace = Pace()
+        #: images of the user as pictures; not for screen readers
+        self.draws_images = True
         #: prompts that wait: shown at the end until the model gets them
         self.waiting: list[UserBlock] = []
 
@@ -84,7 +86,7 @@ class Presenter:
 
     def load(self, messages: Sequence[Message], head: Sequence[Block]) -> None:
         """Show a stored conversation."""
-        blocks = blocks_of(messages)
+        blocks = blocks_of(messages, draws_images=self.draws_images)
         self._transcript.load([*head, *blocks])
         # Calls that have no result yet: a turn that goes on gives it to them.
         self._open = {
@@ -219,7 +221,7 @@ class Presenter:
         if message.role is Role.ASSISTANT:
             self._finish_answer(message)
             return
-        for block in message_blocks(message):
+        for block in message_blocks(message, draws_images=self.draws_images):
             if isinstance(block, UserBlock):
                 self._drop_waiting(block)
             self.add(block)

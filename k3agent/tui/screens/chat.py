@@ -57,6 +57,7 @@ class ChatScreen(ChatKeys):
         self.prompt.key_filter = self.take_key
         self.set_keys()
         self.presenter = Presenter(self.transcript, self.line, self.schedule_flush)
+        self.presenter.draws_images = not self.app.is_plain
         self.index = FileIndex(self.app.options.cwd)
         self.welcome = WelcomeBlock(self._welcome("starting…"))
         self.transcript.load([self.welcome])

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.segment import Segment
 from rich.text import Text
 
 from k3agent.tui.safe import safe
 from k3agent.tui.theme import Palette
 from k3agent.tui.widgets.block import Block, Row, folded, indent, wrap
+from k3agent.tui.widgets.thumbnail import ROWS, Thumbnail
+from k3agent.types import ImagePart
 
 MAX_USER_LINES = 16
+MAX_PICTURES = 4
 
 
 class UserBlock(Block):
-    """A prompt. Long ones are folded: the whole is one key away. `is_waiting`: not yet given to the model."""
+    """A prompt. Long ones are folded: the whole is one key away. `draws_images`: not as words only."""
 
     is_turn = True
 
-    def __init__(self, text: str, *, num_images: int = 0, message_id: str = "") -> None:
+    def __init__(
+        self, text: str, *, images: Sequence[ImagePart] = (), message_id: str = "", draws_images: bool = True
+    ) -> None:
         super().__init__()
         self.text = safe(text)
-        self.num_images = num_images
         self.message_id = message_id
+        self._thumbnails = [Thumbnail(part) for part in images]
+        self._draws_images = draws_images
 
     def rows(self, width: int, palette: Palette) -> list[Row]:
         back = palette.style("text", bg="raised")
@@ -32,12 +40,15 @@ class UserBlock(Block):
             rows.append(
                 [Segment(f"… {left} more lines (click to unfold)", palette.style("dim", bg="raised"))]
             )
-        if self.num_images:
-            count = f"[{self.num_images} image{'s' if self.num_images > 1 else ''}]"
-            rows.append([Segment(count, palette.style("dim", bg="raised"))])
+        for number, thumbnail in enumerate(self._thumbnails):
+            is_drawn = self._draws_images and (self.is_open or number < MAX_PICTURES)
+            rows += thumbnail.rows(width - 3, palette, is_drawn=is_drawn)
         mark = palette.style("accent", bg="raised", bold=True)
         rows = indent(rows, [Segment("❯ ", mark)], [Segment("  ", back)])
         return [_filled(row, width, back) for row in rows]
+
+    def estimate(self, width: int) -> int:
+        return super().estimate(width) + (1 + ROWS * self._draws_images) * len(self._thumbnails)
 
     def toggle(self) -> bool:
         self.is_open = not self.is_open

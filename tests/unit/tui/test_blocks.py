@@ -15,6 +15,7 @@ from k3agent.tui.widgets.diff import parse_diff
 from k3agent.tui.widgets.message import NoticeBlock, TurnEndBlock, UserBlock, WelcomeBlock
 from k3agent.tui.widgets.reasoning import ReasoningBlock
 from k3agent.tui.widgets.toolcall import ToolBlock
+from k3agent.types import ImagePart
 
 DARK = PALETTES["dark"]
 WIDTHS = (40, 80, 200)
@@ -53,7 +54,7 @@ def all_blocks(text: str) -> list[Block]:
     unfolded = tool(text)
     unfolded.is_open = True
     return [
-        UserBlock(text, num_images=1),
+        UserBlock(text, images=[ImagePart(mime=text, data=b"none")]),
         NoticeBlock(text, "error"),
         TurnEndBlock(text, text, "error"),
         WelcomeBlock([("", text), ("name", text)]),

@@ -15,8 +15,10 @@ from k3agent.tui.widgets.block import Block, strip_of
 from k3agent.tui.widgets.message import DraftBlock, NoticeBlock, TurnEndBlock, UserBlock, WelcomeBlock
 from k3agent.tui.widgets.reasoning import ReasoningBlock
 from k3agent.tui.widgets.toolcall import ToolBlock
+from k3agent.types import ImagePart
 
 FOLDER = Path(__file__).with_name("snapshots")
+IMAGE = ImagePart(mime="image/png", data=bytes(48_200))
 DARK = PALETTES["dark"]
 ANSWER = """## Änderungen 変更点
 
@@ -60,7 +62,7 @@ def conversation() -> list[Block]:
     numbers = "\n".join(f"tests/test_{number}.py ...." for number in range(20))
     return [
         WelcomeBlock([("", "k3agent"), ("model", "kimi-k3 from moonshot: MOONSHOT_API_KEY is set")]),
-        UserBlock("Why is the loader slow? 読み込みが遅い。", num_images=1),
+        UserBlock("Why is the loader slow? 読み込みが遅い。", images=[IMAGE], draws_images=False),
         ReasoningBlock("Look at the loader first.", seconds=12),
         tool("shell", "$ pytest -q", "done", f"{numbers}\n20 passed\n[exit code 0]", 3.4),
         tool("read", "read loader.py", "done", "1: x\n2: y"),
