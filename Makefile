@@ -45,9 +45,9 @@ e2e: $(STAMP)
 gpu: $(STAMP)
 	$(BIN)/pytest tests/gpu -m gpu
 
-# The long proofs; the short versions are tests.
+# The long proofs: kills, failing disks, power cuts, writers at once, 10,000 turns; an hour. The short versions are tests.
 soak: $(STAMP)
-	$(BIN)/python -m k3agent.soak kills
+	$(BIN)/python -m k3agent.soak all
 
 # What the terminal UI costs: start, key to echo, idle, streaming, memory.
 bench-tui: $(STAMP)

@@ -205,7 +205,8 @@ class HeadlessRun:
         finally:
             self._is_in_turn = False
         if ended is None:
-            raise UsageError(f"the last turn of session {session.id} came to a good end: give a prompt")
+            done = "the last turn came to a good end" if session.messages else "it has no turn yet"
+            raise UsageError(f"session {session.id} has nothing to go on with, {done}: give a prompt")
         return ended
 
     async def _prompts(self) -> AsyncIterator[str | None]:

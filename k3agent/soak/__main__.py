@@ -1,48 +1,93 @@
-"""`python -m k3agent.soak kills`: the proofs, as long as wanted. They tell what held, or the first fault."""
+"""`python -m k3agent.soak PROOF`: the proofs, as long as wanted. They tell what held, or the first fault."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from k3agent.soak import kills
+from k3agent.soak import appends, disks, kills, turns
+from k3agent.soak.proof import ProofFailed
+
+# name -> (what it does, what is counted, how many by default)
+PROOFS = {
+    "kills": ("kill -9 of agent, backend or both at random points of a task", "kills", 300),
+    "faults": ("a disk that is full or does not sync, from a random commit of a task on", "faults", 120),
+    "cuts": ("the store's log cut or torn at random bytes, as by a power failure", "cuts", 1000),
+    "full": ("the store on a small file system that is full, then has room again", "runs", 1),
+    "appends": ("processes that append to one session at the same time, one killed", "rows", 10_000),
+    "turns": ("turns of one session with compactions; what they cost early and late", "turns", 10_000),
+}
+LONG_CHAPTERS, SHORT_CHAPTERS = 8, 2
+# Shorter tasks serve few kills as well.
+FEW = 40
+
+
+def run(proof: str, folder: Path, count: int, seed: int, say: Callable[[str], None]) -> Counter[str]:
+    """One proof with `count` of what it counts. Raises ProofFailed."""
+    chapters = LONG_CHAPTERS if count > FEW else SHORT_CHAPTERS
+    if proof == "kills":
+        return kills.prove(
+            folder, num_kills=count, num_chapters=chapters, kills_per_task=5 * chapters, seed=seed, say=say
+        )
+    if proof == "faults":
+        return disks.prove_faults(
+            folder, num_faults=count, num_chapters=SHORT_CHAPTERS, per_task=8, seed=seed, say=say
+        )
+    if proof == "cuts":
+        return disks.prove_power_cuts(folder, num_cuts=count, seed=seed, say=say)
+    if proof == "full":
+        if not disks.is_mountable():
+            say("no file system can be mounted here: left out")
+            return Counter()
+        return disks.prove_full(folder, {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder)})
+    if proof == "appends":
+        return appends.prove(folder, num_appends=count, num_processes=4, seed=seed, say=say)
+    # 10,000 turns are compacted 40 to 50 times.
+    return asyncio.run(turns.prove(folder, num_turns=count, compact_tokens=110_000, say=say))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 when everything held."""
     parser = argparse.ArgumentParser(prog="python -m k3agent.soak", description=__doc__)
-    parser.add_argument(
-        "--folder", type=Path, help="where the runs lie; kept after a fault (default: a temporary one)"
-    )
+    parser.add_argument("--folder", type=Path, help="where the runs lie (default: a temporary folder)")
     parser.add_argument("--seed", type=int, default=0, help="of all that is random (default: 0)")
     proofs = parser.add_subparsers(dest="proof", required=True, metavar="PROOF")
-    proof = proofs.add_parser("kills", help="kill -9 of agent, backend or both at random points of a task")
-    proof.add_argument("--kills", type=int, default=300, metavar="N", help="in all (default: 300)")
-    proof.add_argument("--chapters", type=int, default=12, metavar="N", help="of the task (default: 12)")
-    proof.add_argument(
-        "--per-task", type=int, default=20, metavar="N", help="kills in one task (default: 20)"
-    )
-    options = parser.parse_args(argv)
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="k3agent-soak-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    try:
-        done = kills.prove(
-            folder,
-            num_kills=options.kills,
-            num_chapters=options.chapters,
-            kills_per_task=options.per_task,
-            seed=options.seed,
-            say=print,
+    proofs.add_parser("all", help="every proof with its default")
+    for name, (text, unit, count) in PROOFS.items():
+        proof = proofs.add_parser(name, help=text, description=text)
+        proof.add_argument(
+            "--count", type=int, default=count, metavar="N", help=f"number of {unit} ({count})"
         )
-    except kills.ProofFailed as fault:
-        print(f"FAULT: {fault}\nThe runs lie in {folder}.", file=sys.stderr)
-        return 1
-    print(f"held: {dict(done)} in {time.monotonic() - began:.0f} s")
+    options = parser.parse_args(argv)
+    chosen = (
+        {options.proof: options.count}
+        if options.proof != "all"
+        else {name: PROOFS[name][2] for name in PROOFS}
+    )
+    root = options.folder or Path(tempfile.mkdtemp(prefix="k3agent-soak-"))
+    # Nothing that the proofs start may find the settings of whoever runs them.
+    os.environ.pop("K3AGENT_HOME", None)
+    for name, count in chosen.items():
+        folder = root / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        began = time.monotonic()
+        print(f"{name}: {PROOFS[name][0]}", flush=True)
+        try:
+            done = run(name, folder, count, options.seed, lambda text: print(f"  {text}", flush=True))
+        except ProofFailed as fault:
+            print(f"FAULT: {fault}\nThe runs lie in {folder}.", file=sys.stderr)
+            return 1
+        print(f"  held in {time.monotonic() - began:.0f} s: {dict(done)}", flush=True)
+        shutil.rmtree(folder)
     return 0
 
 

@@ -105,7 +105,7 @@ def _chapter(number: int) -> Iterator[_Said]:
     yield _Said("", (("edit", edit), ("write", {"path": note, "content": f"limit {number + 100}\n"})))
     # Not to be repeated: a second line in the log would stay.
     yield _Said("", (("shell", {"command": f"sleep 0.02; echo {number} >> log.txt; sleep 0.02"}),))
-    yield _Said("", (("shell", {"command": f"grep -qx {number} log.txt || echo {number} >> log.txt"}),))
+    yield _Said("", (("shell", {"command": f"grep -sqx {number} log.txt || echo {number} >> log.txt"}),))
     # Read again first: after a kill k3agent wants that, where the edit before was cut off.
     reads = (("read", {"path": module}), ("read", {"path": note}))
     yield _Said("", (*reads, ("patch", {"patch": _patch(number, note)})))

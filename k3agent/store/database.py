@@ -99,7 +99,10 @@ def _remedy(error: sqlite3.Error, path: Path) -> str:
 
 def _write_error(connection: sqlite3.Connection, error: sqlite3.Error) -> StoreError:
     text = f"cannot write to the session store: {error}"
-    if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_IOERR"):
+        text += "; the disk did not take it: look at the log of the system, then run `k3agent doctor`"
+    if name == "SQLITE_FULL":
         text += f"; {_remedy(error, Path(connection.execute('PRAGMA database_list').fetchone()[2]))}"
     return StoreError(text)
 
