@@ -89,6 +89,15 @@ def family_episodes(family: str, count: int, seed: int, column: str) -> Iterator
         player.close()
 
 
+def raise_copies(copying: Copying, logits: torch.Tensor, ids: Sequence[int], targets: Sequence[int]) -> None:
+    """Add to each row what the engine would add, given the tokens before its target."""
+    copied, num_read = copying.begin(()), 0
+    for row, target in enumerate(targets):
+        copied.read(ids[num_read:target])
+        num_read = target
+        logits[row] = copied.apply(logits[row])
+
+
 class Reader:
     """Runs encoded episodes through a model; the constant beginning is computed once."""
 
@@ -121,21 +130,11 @@ class Reader:
         targets = torch.nonzero(learned).flatten()
         logits = self._run(ids, self.num_prefix, targets - 1)
         if self.copying is not None:
-            self._raise_copies(self.copying, logits, ids, targets.tolist())
+            raise_copies(self.copying, logits, ids, targets.tolist())
         wrong = logits.argmax(-1) != torch.tensor(ids)[targets]
         turn = torch.cumsum((targets[1:] != targets[:-1] + 1).long(), 0)
         turns = torch.cat((torch.zeros(1, dtype=torch.long), turn))
         return Count(len(targets), int(wrong.sum()), int(turns[-1]) + 1, len(set(turns[wrong].tolist())))
-
-    def _raise_copies(
-        self, copying: Copying, logits: torch.Tensor, ids: list[int], targets: list[int]
-    ) -> None:
-        """In each row what the engine would add, given the tokens before its target."""
-        copied, num_read = copying.begin(()), 0
-        for row, target in enumerate(targets):
-            copied.read(ids[num_read:target])
-            num_read = target
-            logits[row] = copied.apply(logits[row])
 
 
 def measure(
