@@ -33,6 +33,7 @@ from k3agent.agent.transcript import Transcript
 from k3agent.errors import ProviderError, ToolError
 from k3agent.events import CallEnded, CallProgressed, CallProposed, CallStarted, Decision, Noticed
 from k3agent.providers.base import Profile
+from k3agent.safety.fencing import fence_result, speaks_to_the_model
 from k3agent.store.blobs import BlobStore
 from k3agent.store.records import CallRow, CallState, DecisionRow, JournalBatch
 from k3agent.store.sessions import SessionStore
@@ -249,7 +250,7 @@ class Dispatcher:
         if tool is None:
             name = call.name or "(no name)"
             raise ArgumentsInvalid(f"unknown tool {name}. Tools: {', '.join(tools)}.")
-        written = self._bench.transcript.arguments_of(call)
+        written = self._bench.masker.restore(self._bench.transcript.arguments_of(call))
         try:
             value, note = parse_object(written)
             args = validate(tool.args, value)
@@ -389,14 +390,14 @@ class Dispatcher:
     def _end(self, message: Message, call: ToolCall, ending: _Ending) -> None:
         """Mask, cut, judge for repetition, remember, tell."""
         bench = self._bench
-        text = bench.masker.mask(ending.text)
+        text = bench.masker.reveal(bench.masker.mask(ending.text))
         result_digest = digest(text)
         state = ending.state
         if state in (CallState.DONE, CallState.FAILED):
             text, state = self._against_circles(call, text, result_digest, state)
         result = ToolResult(
             call_id=call.id,
-            content=(TextPart(text=self._cut(text)), *ending.images),
+            content=(TextPart(text=self._fenced(call.name, self._cut(text))), *ending.images),
             is_error=state is not CallState.DONE,
         )
         row = CallRow(
@@ -465,6 +466,13 @@ class Dispatcher:
         head, tail = limit * 2 // 3, limit // 3
         note = f"\n[... {len(text) - head - tail} characters cut; full output: {path}]\n"
         return text[:head] + note + text[-tail:]
+
+    def _fenced(self, tool: str, text: str) -> str:
+        """Words for a model, where nobody has said them to it. A small model would not know what that is."""
+        if self._bench.profile is not Profile.FULL:
+            return text
+        why = speaks_to_the_model(text)
+        return fence_result(text, tool, why) if why else text
 
     def _news_of_files(self) -> dict[str, str]:
         """What the tools have learned of files since the last look: kept with the call, for a resume."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from k3agent.safety import visible
 from k3agent.safety.environment import secrets_of
 from k3agent.safety.masking import TextMasker
 from k3agent.safety.streaming import StreamMasker
@@ -35,6 +36,7 @@ class Masker(TextMasker):
     def __init__(self, environ: Mapping[str, str], folder: Path | None = None) -> None:
         super().__init__(secrets_of(environ))
         self._done: set[Path] = set()
+        self._marks: set[str] = set()
         self._folder = folder
         self._seen: dict[Path, tuple[int, int]] = {}
         self.refresh()
@@ -53,6 +55,17 @@ class Masker(TextMasker):
             except OSError:
                 continue
             self.learn(secrets_of(_assignments(text)))
+
+    def reveal(self, text: str) -> str:
+        """`text` with a mark for each character that nobody would see."""
+        shown = visible.reveal(text)
+        if shown != text:
+            self._marks.update(visible.marks(shown))
+        return shown
+
+    def restore(self, text: str) -> str:
+        """The characters again, for marks that were shown: so copied text fits its file."""
+        return visible.restore(text, self._marks) if self._marks else text
 
     def stream(self) -> StreamMasker:
         """For a text that comes in pieces."""

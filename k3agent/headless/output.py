@@ -15,14 +15,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from k3agent.safety.visible import reveal
+
 _MAX_WAITING_BYTES = 8 * 1024 * 1024
 _WRITE_BYTES = 64 * 1024
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def clean(text: str) -> str:
-    """`text` without anything that a terminal would obey; tabs and line feeds stay."""
-    return _CONTROL.sub("�", text)
+    """`text` without anything that a terminal would obey or hide; tabs and line feeds stay."""
+    return reveal(_CONTROL.sub("�", text))
 
 
 def print_foreign(text: str) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from k3agent.safety.visible import reveal
+
 MAX_LINE_CHARS = 4_000
 MAX_CHARS = 200_000
 TAB = 4
@@ -43,6 +45,7 @@ def safe(text: str, *, max_chars: int = MAX_CHARS) -> str:
     text = text.replace("\r\n", "\n")
     if _SUSPECT.search(text):
         text = _HIDDEN.sub(lambda hit: f"⟨{ord(hit[0]):X}⟩", text).translate(_PICTURES)
+    text = reveal(text)
     if "\t" in text:
         text = text.expandtabs(TAB)
     if len(text) > MAX_LINE_CHARS:
