@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from k3agent.agent.session import Session
     from k3agent.tui.screens.chatkeys import ChatKeys
 
+#: what can be copied of an answer, and the action for it
+PIECES = {"code": "copy_code", "link": "copy_link"}
+
 
 @dataclass(frozen=True)
 class Command:
@@ -128,6 +131,13 @@ def _image(chat: ChatKeys, rest: str) -> None:
     chat.add_image(path)
 
 
+def _copy(chat: ChatKeys, rest: str) -> None:
+    if rest and rest not in PIECES:
+        chat.notice(f"/copy copies the last answer; of it also: {', '.join(PIECES)}", "warning")
+        return
+    getattr(chat, f"action_{PIECES.get(rest, 'copy_answer')}")()
+
+
 def _action(name: str) -> Callable[[ChatKeys, str], None]:
     def run(chat: ChatKeys, rest: str) -> None:
         getattr(chat, f"action_{name}")()
@@ -154,7 +164,7 @@ COMMANDS: dict[str, Command] = {
     "todos": Command("show or hide the steps", _panel("todos")),
     "jobs": Command("background commands: output, end", _panel("jobs")),
     "search": Command("search in the conversation", _action("search")),
-    "copy": Command("copy the last answer", _action("copy_answer")),
+    "copy": Command("copy the last answer, or a piece of it", _copy, " | ".join(PIECES)),
     "image": Command("show the model an image with the next prompt", _image, "FILE"),
     "export": Command("this session as a file", _export, "FILE.md | FILE.html | FILE.json"),
     "send": Command("send waiting prompts now", _send),

@@ -11,6 +11,7 @@ from k3agent.config.settings import Settings
 from k3agent.errors import K3AgentError
 from k3agent.tui.commands import Command
 from k3agent.tui.keymap import MODES
+from k3agent.tui.links import all_links
 from k3agent.tui.presenter import USER_INTERRUPT
 from k3agent.tui.screens.typing import TypingChat
 from k3agent.tui.widgets.answer import AnswerBlock
@@ -154,18 +155,38 @@ class ChatKeys(TypingChat):
 
     def action_copy_answer(self) -> None:
         block = self.transcript.block_of(AnswerBlock)
-        self._copy(block.text if isinstance(block, AnswerBlock) else "", "the last answer")
+        self.copy(block.text if isinstance(block, AnswerBlock) else "", "the last answer")
 
     def action_copy_block(self) -> None:
-        self._copy("\n".join(block.plain for block in self.transcript.chosen()), "the block")
+        self.copy("\n".join(block.plain for block in self.transcript.chosen()), "the block")
 
     def action_copy_code(self) -> None:
-        chosen = next((block for block in self.transcript.chosen() if isinstance(block, AnswerBlock)), None)
-        block = chosen or self.transcript.block_of(AnswerBlock)
-        codes = block.code_blocks if isinstance(block, AnswerBlock) else []
-        self._copy(codes[-1] if codes else "", "the last code block")
+        block = self._block_to_copy()
+        found = block.code_blocks if block is not None else []
+        self._copy_one(found, "command" if isinstance(block, ToolBlock) else "code block")
 
-    def _copy(self, text: str, what: str) -> None:
+    def action_copy_link(self) -> None:
+        block = self._block_to_copy()
+        self._copy_one(all_links(block.text) if isinstance(block, AnswerBlock) else [], "link")
+
+    def _block_to_copy(self) -> AnswerBlock | ToolBlock | None:
+        """The chosen answer or call; else the last answer."""
+        chosen = self.transcript.chosen() if self.transcript.has_focus else ()
+        for block in (*chosen, self.transcript.block_of(AnswerBlock)):
+            if isinstance(block, AnswerBlock | ToolBlock):
+                return block
+        return None
+
+    def _copy_one(self, found: list[str], what: str) -> None:
+        """The only one at once; of several the chosen one."""
+        if len(found) < 2:
+            self.copy(found[0] if found else "", f"the {what}")
+            return
+        from k3agent.tui.screens.copying import CopyScreen  # lazy: only when asked for
+
+        self.open_dialog(CopyScreen(found, what))
+
+    def copy(self, text: str, what: str) -> None:
         if not text:
             self.say_briefly(f"nothing to copy: {what}")
             return

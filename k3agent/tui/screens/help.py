@@ -31,7 +31,16 @@ class HelpScreen(TextScreen):
         for sign, what in (
             ("@", "a file of the workspace, ignore files respected"),
             ("!", "a shell command of your own; the model does not see it"),
+            ("@picture.png", "sends the image along"),
             ("\\ and Enter", "a new line, on terminals without Shift+Enter"),
+        ):
+            text.append(f"  {sign:<26} ", key)
+            text.append(f"{what}\n", words)
+        text.append("\nWith the mouse\n", head)
+        for sign, what in (
+            ("click on a block", "unfolds or folds it"),
+            ("mark, then Ctrl+C", "copies what is marked; Shift and mark: as the terminal does it"),
+            ("click on a link", "opens it, where the terminal can; often with Ctrl or Shift"),
         ):
             text.append(f"  {sign:<26} ", key)
             text.append(f"{what}\n", words)

@@ -12,6 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from k3agent.tui.links import link_of, urls
 from k3agent.tui.theme import Palette
 from k3agent.tui.widgets.block import Row, indent, segments, wrap
 from k3agent.tui.widgets.code import highlight
@@ -180,7 +181,7 @@ class _Layout:
         for child in token.children or ():
             if child.nesting == 1:
                 links.append(str(child.attrGet("href") or ""))
-                styles.append(self._style(child.type))
+                styles.append(self._style(child))
             elif child.nesting == -1 and styles:
                 styles.pop()
                 self._link_target(text, links.pop())
@@ -188,14 +189,15 @@ class _Layout:
                 self._word(text, child, Style.combine(styles) if styles else Style.null())
         return text
 
-    def _style(self, kind: str) -> Style:
-        if kind == "link_open":
-            return Style(color=self._palette.accent, underline=True)
+    def _style(self, child: Token) -> Style:
+        if child.type == "link_open":
+            link = link_of(str(child.attrGet("href") or ""))
+            return Style(color=self._palette.accent, underline=True, link=link or None)
         return {
             "strong_open": Style(bold=True),
             "em_open": Style(italic=True),
             "s_open": Style(strike=True),
-        }.get(kind, Style.null())
+        }.get(child.type, Style.null())
 
     def _word(self, text: Text, child: Token, style: Style) -> None:
         palette = self._palette
@@ -210,12 +212,24 @@ class _Layout:
                 text.append(f"[image: {child.content}]", style + palette.style("dim"))
                 self._link_target(text, str(child.attrGet("src") or ""))
             case _:
-                text.append(child.content, style)
+                self._words(text, child.content, style)
+
+    def _words(self, text: Text, words: str, style: Style) -> None:
+        """Plain words; an address among them is a link, too."""
+        at = 0
+        for start, end in urls(words) if "://" in words and not style.link else ():
+            text.append(words[at:start], style)
+            text.append(words[start:end], style + Style(link=words[start:end]))
+            at = end
+        text.append(words[at:], style)
 
     def _link_target(self, text: Text, target: str) -> None:
         """Where a link leads is always said: its words alone could promise something else."""
         if target and target not in text.plain:
-            text.append(f" ({target})", self._palette.style("dim"))
+            style = self._palette.style("dim")
+            text.append(" (", style)
+            text.append(target, style + Style(link=link_of(target) or None))
+            text.append(")", style)
 
 
 def wrap_code(line: Text, width: int) -> list[Row]:

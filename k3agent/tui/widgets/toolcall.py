@@ -95,6 +95,12 @@ class ToolBlock(Block):
         return safe_line(f"{self.tool} {_argument_line(self.arguments)}")
 
     @property
+    def code_blocks(self) -> list[str]:
+        """The command, for copying."""
+        command = _parsed(self.arguments).get("command")
+        return [command] if isinstance(command, str) else []
+
+    @property
     def plain(self) -> str:
         return f"{self.title}\n{safe(self.output)}".rstrip()
 
