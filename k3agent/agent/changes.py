@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k3agent.agent.instructions import git_root
+from k3agent.errors import StoreError
+from k3agent.store.worktree import harmless
 
 if TYPE_CHECKING:
     from git import Git
@@ -223,11 +225,11 @@ def _ask(git: Git, *arguments: str) -> bytes:
             kill_after_timeout=MAX_GIT_S,
             stdout_as_string=False,
             strip_newline_in_stdout=False,
-            env={"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            env={**harmless(Path(git.working_dir or ".")), "LC_ALL": "C"},
         )
         assert isinstance(said, bytes)
         return said
-    except (GitError, OSError) as error:
+    except (GitError, OSError, StoreError) as error:
         why = " ".join(str(getattr(error, "stderr", "") or error).split())
         why = why.removeprefix("stderr: ").strip("'")[:200]
         raise CannotTell(f"git {arguments[0]}: {why}") from error

@@ -32,6 +32,7 @@ from k3agent.agent.subagent import SubagentParts
 from k3agent.agent.tasks import load_todo
 from k3agent.agent.transcript import Transcript, new_session_id
 from k3agent.agent.turns import TurnRunner, TurnTime
+from k3agent.agent.undo import Undo
 from k3agent.errors import K3AgentError
 from k3agent.events import AnyEvent, Decision, Noticed, TurnEnded, TurnOutcome, TurnStarted
 from k3agent.providers.base import ModelInfo, Profile
@@ -391,6 +392,12 @@ class Session:
         self._check_idle()
         self._close_open_turn()
         return self._transcript.rewind(message_id).text
+
+    @property
+    def undo(self) -> Undo:
+        """The files of earlier steps. Only while no turn runs."""
+        self._check_idle()
+        return Undo(self._store, self.id)
 
     @property
     def todo(self) -> Sequence[dict[str, Any]]:

@@ -6,9 +6,10 @@ Killed in the middle, it is made again and ends the same.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from k3agent.agent.safekeeping import rules_of
@@ -22,6 +23,8 @@ from k3agent.store.snapshots import Saved, Snapshots
 from k3agent.types import JsonObject, SessionId
 
 NO_LIMIT = 1 << 62
+MAX_SHOWN = 200
+MAX_LOST = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +44,35 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a restore to before `target` will do, by folder. `saved`: the files as they are now."""
+    """What a restore to before `target` will do, by folder. `saved`: the files as they are now; `only`: the
+    one file that is brought back.
+    """
 
     target: SnapshotRow
     saved: dict[str, Saved]
     trees: dict[str, Tree]
     plans: dict[str, Plan]
     references: dict[str, References]
+    only: str | None = None
+
+    def reduced(self, path: str) -> Preview:
+        """The part that brings back one file, given by its absolute path."""
+        plans = {
+            root: restoring.only(plan, str(Path(path).relative_to(root)))
+            for root, plan in self.plans.items()
+            if Path(path).is_relative_to(root)
+        }
+        return replace(self, plans=plans, references={}, only=path)
 
     @property
     def is_empty(self) -> bool:
         plans, references = self.plans.values(), self.references.values()
         return all(plan.is_empty for plan in plans) and all(one.is_empty for one in references)
+
+    @property
+    def actions(self) -> list[tuple[str, str]]:
+        """(what is done, path relative to its folder), all folders."""
+        return [action for plan in self.plans.values() for action in _actions(plan)]
 
     @property
     def paths(self) -> list[str]:
@@ -69,7 +89,7 @@ class Outcome:
 
 
 class Undo:
-    """Of one session. Blocking."""
+    """Of one session. Blocking; `preview`, `look_again` and `carry_out` may run in any thread."""
 
     def __init__(self, store: SessionStore, session_id: SessionId) -> None:
         self._store = store
@@ -120,10 +140,14 @@ class Undo:
             )
         return row
 
-    def before_turn(self, turn: int) -> SnapshotRow | None:
-        """The first step of this turn or a later one; None if nothing was saved since."""
+    def first(self) -> SnapshotRow | None:
+        """The first step of the session."""
+        return next(iter(self._store.snapshots(self._session_id)), None)
+
+    def first_of(self, message_ids: Collection[str]) -> SnapshotRow | None:
+        """The first step of the calls in these messages; None if they changed nothing."""
         rows = self._store.snapshots(self._session_id)
-        return next((row for row in rows if row.kind is SnapshotKind.CALL and row.turn >= turn), None)
+        return next((row for row in rows if row.message_id in message_ids), None)
 
     def last(self) -> SnapshotRow | None:
         """The newest step that changed something and is not undone already; one whose undo was stopped in
@@ -182,44 +206,97 @@ class Undo:
         except TooMuch:
             return place.save(self._session_id, Rules(max_files=0), extra=extra, max_extra_bytes=NO_LIMIT)
 
-    def restore(self, preview: Preview, *, only: str | None = None) -> Outcome:
-        """Carry out what was shown. `only`: this one file (an absolute path). Raises StoreError, also where
-        the files have changed since they were looked at.
+    def restore(self, preview: Preview) -> Outcome:
+        """Carry out what was shown. Raises StoreError, also where the files have changed since they were
+        looked at.
         """
+        fresh = self.look_again(preview)
+        seq = self.note(fresh)
+        return self.finish(seq, self.carry_out(fresh))
+
+    async def restore_aside(self, preview: Preview, *, is_told: bool = False) -> Outcome:
+        """As `restore`; what takes time is done in a thread, and the store is used in this one. `is_told`:
+        the model need not be told.
+        """
+        fresh = await asyncio.to_thread(self.look_again, preview)
+        seq = self.note(fresh, is_told=is_told)
+        return self.finish(seq, await asyncio.to_thread(self.carry_out, fresh))
+
+    def look_again(self, preview: Preview) -> Preview:
         fresh = self.preview(preview.target)
+        if preview.only is not None:
+            fresh = fresh.reduced(preview.only)
         if fresh.paths != preview.paths:
             raise StoreError("files have changed since they were looked at; look at what undo would do again")
-        plans = fresh.plans
-        if only is not None:
-            plans = {
-                root: restoring.only(plan, str(Path(only).relative_to(root)))
-                for root, plan in plans.items()
-                if Path(only).is_relative_to(root)
-            }
-        files = [str(Path(root) / path) for root, plan in plans.items() for path in plan.paths]
-        details: JsonObject = {"files": [_shown(path) for path in files]}
-        seq = self._store.add_snapshot(
+        return fresh
+
+    def note(self, preview: Preview, *, is_told: bool = False) -> int:
+        """Store that a restore begins. Returns its step."""
+        return self._store.add_snapshot(
             self._session_id,
             SnapshotKind.UNDO,
-            {root: saved.commit for root, saved in fresh.saved.items()},
+            {root: saved.commit for root, saved in preview.saved.items()},
             turn=preview.target.turn,
             summary=f"undo to before step {preview.target.seq}",
-            details=details,
+            details={"files": [_shown(path) for path in preview.paths]},
             target=preview.target.seq,
+            is_told=is_told,
         )
-        outcome = Outcome(seq=seq)
-        for root, plan in plans.items():
+
+    def carry_out(self, preview: Preview) -> dict[str, str]:
+        """Change the files. Returns what could not be done, with the reason, by path."""
+        failures: dict[str, str] = {}
+        for root, plan in preview.plans.items():
             with self._place(root).contents() as contents:
-                restorer = Restorer(Path(root), fresh.trees[root], contents)
+                restorer = Restorer(Path(root), preview.trees[root], contents)
                 restorer.apply(plan)
             for path, reason in restorer.failures.items():
-                outcome.failures[str(Path(root) / path)] = reason
-        if only is None:
-            for root, references in fresh.references.items():
-                _make_again(Path(root), references, outcome)
-        if not outcome.failures:
+                failures[str(Path(root) / path)] = reason
+        for root, references in preview.references.items():
+            failures.update(_make_again(Path(root), references))
+        return failures
+
+    def finish(self, seq: int, failures: dict[str, str]) -> Outcome:
+        if not failures:
             self._store.end_restore(self._session_id, seq)
-        return outcome
+        return Outcome(seq=seq, failures=failures)
+
+
+def _actions(plan: Plan) -> list[tuple[str, str]]:
+    return [
+        *(("bring back", path) for path in plan.created),
+        *(("change", path) for path in plan.changed),
+        *(("delete", path) for path in plan.deleted),
+        *(("mode", path) for path in plan.modes),
+        *(("make folder", path) for path in plan.folders_made),
+        *(("remove folder", path) for path in plan.folders_removed),
+    ]
+
+
+def described(preview: Preview) -> list[str]:
+    """What a restore will do, line by line. Names are as they are: who prints them makes them safe."""
+    target = preview.target
+    at = f"{target.created_at.astimezone():%Y-%m-%d %H:%M:%S}"
+    lines = [f"Back to before step {target.seq} ({at}): {target.summary or target.tool}"]
+    for root, plan in preview.plans.items():
+        lines.append(f"in {root}:")
+        rows = _actions(plan)
+        lines += [f"  {what:<14} {path}" for what, path in rows[:MAX_SHOWN]]
+        if len(rows) > MAX_SHOWN:
+            lines.append(f"  and {len(rows) - MAX_SHOWN} more")
+        references = preview.references.get(root)
+        if references is not None:
+            lines += [
+                f"  {'make again':<14} {name} at {commit[:12]}" for name, commit in references.refs.items()
+            ]
+            lines += [f"  {'stash again':<14} {title}" for _, title in references.stashes]
+            head = references.head[:12]
+            lines += [f"  HEAD was at {head}; to go there: git reset --soft {head}"] if head else []
+        lost = list(plan.lost.items())[:MAX_LOST]
+        lines += [f"  {'was not saved':<14} {path} ({reason})" for path, reason in lost]
+    if preview.is_empty:
+        lines.append("Nothing differs: the files are as they were then.")
+    return lines
 
 
 def _missing(root: Path, about: JsonObject) -> References:
@@ -239,18 +316,20 @@ def _missing(root: Path, about: JsonObject) -> References:
     )
 
 
-def _make_again(root: Path, references: References, outcome: Outcome) -> None:
+def _make_again(root: Path, references: References) -> dict[str, str]:
+    failures: dict[str, str] = {}
     for name, commit in references.refs.items():
         try:
             worktree.create_reference(root, name, commit)
         except StoreError as error:
-            outcome.failures[name] = str(error)
+            failures[name] = str(error)
     # The newest was on top: it is put back last.
     for commit, title in reversed(references.stashes):
         try:
             worktree.store_stash(root, commit, title)
         except StoreError as error:
-            outcome.failures[f"stash {title}"] = str(error)
+            failures[f"stash {title}"] = str(error)
+    return failures
 
 
 def _shown(path: str) -> str:

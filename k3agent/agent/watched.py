@@ -17,6 +17,7 @@ from k3agent import codec
 from k3agent.agent import live
 from k3agent.agent.options import Receipt
 from k3agent.agent.tasks import load_todo
+from k3agent.agent.undo import Undo
 from k3agent.errors import ConfigError, K3AgentError, StoreError, ToolError
 from k3agent.events import AnyEvent, CallEnded, Decision, MessageAdded, Noticed, TurnEnded, TurnStarted
 from k3agent.providers.base import ModelInfo, Profile
@@ -173,6 +174,10 @@ class WatchedSession:
     def set_permission_mode(self, mode: str) -> None:
         if mode != self.permission_mode:
             raise ConfigError(f"process {self.pid} keeps its permission mode, {self.permission_mode}")
+
+    @property
+    def undo(self) -> Undo:
+        raise K3AgentError(f"process {self.pid} runs this session: interrupt it, then undo")
 
     def rewind(self, message_id: MessageId) -> str:
         raise K3AgentError(f"process {self.pid} runs this session: interrupt it, or fork the session")

@@ -8,15 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from k3agent.agent.undo import Preview, Undo
+from k3agent.agent.undo import Preview, Undo, described
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
 from k3agent.headless.arguments import Parser
 from k3agent.headless.output import clean
 from k3agent.store.sessions import SessionStore
 from k3agent.types import SessionId
-
-MAX_SHOWN = 200
 
 
 def undo(argv: Sequence[str]) -> int:
@@ -46,7 +44,7 @@ def undo(argv: Sequence[str]) -> int:
             print(f"Nothing to undo in session {session_id}.", file=sys.stderr)
             return 1
         preview = found.preview(target)
-        print(_as_json(preview) if args.json else _described(preview))
+        print(_as_json(preview) if args.json else "\n".join(map(_name, described(preview))))
         if preview.is_empty or args.dry_run:
             return 0
         if not args.yes:
@@ -93,40 +91,6 @@ def _list(found: Undo, session_id: str, *, as_json: bool) -> int:
         at = f"{row.created_at.astimezone():%m-%d %H:%M:%S}"
         print(f"{row.seq:>5}  {at}  turn {row.turn:<3} {changed:>12}  {summary}")
     return 0
-
-
-def _described(preview: Preview) -> str:
-    target = preview.target
-    when = f"{target.created_at.astimezone():%Y-%m-%d %H:%M:%S}"
-    lines = [f"Back to before step {target.seq} ({when}): {_name(target.summary or target.tool)}"]
-    for root, plan in preview.plans.items():
-        lines.append(f"in {_name(root)}:")
-        rows = [
-            *(("bring back", path) for path in plan.created),
-            *(("change", path) for path in plan.changed),
-            *(("delete", path) for path in plan.deleted),
-            *(("mode", path) for path in plan.modes),
-            *(("make folder", path) for path in plan.folders_made),
-            *(("remove folder", path) for path in plan.folders_removed),
-        ]
-        lines += [f"  {what:<14} {_name(path)}" for what, path in rows[:MAX_SHOWN]]
-        if len(rows) > MAX_SHOWN:
-            lines.append(f"  and {len(rows) - MAX_SHOWN} more")
-        references = preview.references.get(root)
-        if references is not None:
-            lines += [
-                f"  {'make again':<14} {_name(name)} at {commit[:12]}"
-                for name, commit in references.refs.items()
-            ]
-            lines += [f"  {'stash again':<14} {_name(title)}" for _, title in references.stashes]
-            if references.head:
-                head = references.head[:12]
-                lines.append(f"  HEAD was at {head}; to go there: git reset --soft {head}")
-        lost = list(plan.lost.items())
-        lines += [f"  {'was not saved':<14} {_name(path)} ({reason})" for path, reason in lost[:20]]
-    if preview.is_empty:
-        lines.append("Nothing differs: the files are as they were then.")
-    return "\n".join(lines)
 
 
 def _as_json(preview: Preview) -> str:

@@ -173,7 +173,6 @@ def _walk(
     waiting = [start]
     while waiting:
         folder = waiting.pop()
-        check()
         try:
             with os.scandir(root / folder) as found:
                 entries = list(found)
@@ -200,6 +199,7 @@ def _walk(
                 waiting.append(relative)
             else:
                 _add(tree, relative, info)
+        check()
 
 
 def _add(tree: Tree, relative: str, info: os.stat_result) -> None:

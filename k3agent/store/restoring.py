@@ -134,6 +134,7 @@ class Restorer:
     @contextlib.contextmanager
     def _parent(self, path: str) -> Iterator[tuple[int, str]]:
         """(the folder of `path`, opened; the last part of the name). Folders that are missing are made."""
+        self._root.mkdir(parents=True, exist_ok=True)
         fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for parent in parents_of(path):

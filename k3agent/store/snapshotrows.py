@@ -58,14 +58,15 @@ class SnapshotRows(Journal):
         summary: str = "",
         details: JsonObject | None = None,
         target: int | None = None,
+        is_told: bool = True,
     ) -> int:
-        """Returns the step's number, from 1."""
+        """Returns the step's number, from 1. `is_told`: the model need not be told of it."""
         with transaction(self._db) as db:
             row = db.execute(
                 "INSERT INTO snapshots (session_id, seq, kind, turn, message_id, call_id, tool, summary,"
-                " commits, details, target, is_done, created_at) VALUES"
+                " commits, details, target, is_done, told_at, created_at) VALUES"
                 " (?, (SELECT coalesce(max(seq), 0) + 1 FROM snapshots WHERE session_id = ?),"
-                " ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
+                " ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
                 (
                     session_id,
                     session_id,
@@ -79,6 +80,7 @@ class SnapshotRows(Journal):
                     json.dumps(details or {}),
                     target,
                     kind is not SnapshotKind.UNDO,
+                    now().isoformat() if is_told else None,
                     now().isoformat(),
                 ),
             ).fetchone()

@@ -53,6 +53,40 @@ def ask(root: Path, *arguments: str, given: bytes | None = None) -> bytes:
     return done.stdout
 
 
+def harmless(folder: Path) -> dict[str, str]:
+    """Variables under which git runs nothing that the repository of `folder` names: no monitor, hook, filter
+    or text conversion. Settings in the environment win over all files; names may hold any sign.
+    """
+    off = [("core.fsmonitor", "false"), ("core.hooksPath", os.devnull), ("log.showSignature", "false")]
+    program = git_program()
+    if program is not None:
+        command = [program, "config", "--null", "--name-only", "--get-regexp", r"^(filter|diff)\..*"]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                capture_output=True,
+                timeout=MAX_GIT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+            found = done.stdout
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise StoreError(f"git config in {folder}: {error}") from error
+        for key in dict.fromkeys(_names(found)):
+            driver, _, last = key.rpartition(".")
+            if last in ("clean", "smudge", "process", "textconv", "command"):
+                off.append((key, ""))
+            elif last == "required":
+                off.append((key, "false"))
+            elif last == "external" and driver == "diff":
+                off.append((key, ""))
+    variables = {"GIT_CONFIG_COUNT": str(len(off)), "GIT_OPTIONAL_LOCKS": "0"}
+    for at, (key, value) in enumerate(off):
+        variables[f"GIT_CONFIG_KEY_{at}"], variables[f"GIT_CONFIG_VALUE_{at}"] = key, value
+    return variables
+
+
 def _names(output: bytes) -> list[str]:
     return [os.fsdecode(name) for name in output.split(b"\0") if name]
 

@@ -48,7 +48,13 @@ class FileIndex:
     def _listing(self) -> bytes:
         if (self._cwd / ".git").exists() or self._in_repository():
             found = self._run(
-                "git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate", "-z"
+                *("git", "-c", "core.fsmonitor=false"),
+                "ls-files",
+                "--cached",
+                "--others",
+                "--exclude-standard",
+                "--deduplicate",
+                "-z",
             )
             if found is not None:
                 return found.replace(b"\n", b"?").replace(b"\0", b"\n")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from support.agents import DONE, Run, call, start, step
+from support.agents import DONE, Run, call, check_prefixes, start, step
 from support.trees import picture
 
 from k3agent.commands.undo import undo
+from k3agent.events import ApprovalAsked, Decision, Noticed
+from k3agent.store import snapshots
+from k3agent.store.sessions import SessionStore
 
 WHO = ("-c", "user.name=t", "-c", "user.email=t@localhost")
 
@@ -106,3 +112,212 @@ async def test_destroyed_work_comes_back(
     assert without_git(repository) == before
     assert git(repository, "branch") == branches
     git(repository, "fsck", "--strict")
+
+
+def cli(ws: Path, *arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "k3agent.cli", "undo", *arguments],
+        cwd=ws,
+        env={**os.environ, "K3AGENT_HOME": str(home or ws.parent / "home")},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=100,
+        check=False,
+    )
+
+
+async def test_steps_dry_run_asking_and_taking_back(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    (ws / "a.txt").write_text("0\n")
+    run = await run_command(ws, "echo 1 > a.txt", "cat a.txt", "echo 2 > a.txt; echo x > new.txt")
+    await run.session.aclose()
+    listed = json.loads(cli(ws, "--list", "--json").stdout)
+    assert [(row["step"], row["num_files"]) for row in listed] == [(1, 1), (2, 2)]
+    seen = cli(ws, "--to", "1", "--dry-run")
+    assert seen.returncode == 0 and "change" in seen.stdout and "new.txt" in seen.stdout
+    asked = cli(ws, "--to", "1")
+    assert asked.returncode == 2 and "--yes" in asked.stderr
+    assert (ws / "a.txt").read_text() == "2\n"
+    # Said again, it goes one step further back; each step back can be taken back.
+    assert cli(ws, "--yes").returncode == 0
+    assert (ws / "a.txt").read_text() == "1\n" and not (ws / "new.txt").exists()
+    assert "--to" in cli(ws, "--yes").stdout
+    assert (ws / "a.txt").read_text() == "0\n"
+    nothing = cli(ws, "--yes")
+    assert nothing.returncode == 1 and "Nothing to undo" in nothing.stderr
+    undos = [row for row in json.loads(cli(ws, "--list", "--json").stdout) if row["kind"] == "undo"]
+    assert cli(ws, "--yes", "--to", str(undos[0]["step"])).returncode == 0
+    assert (ws / "a.txt").read_text() == "2\n" and (ws / "new.txt").read_text() == "x\n"
+    assert cli(ws, "--to", "99").returncode == 1
+
+
+async def test_nothing_that_a_repository_configures_runs_or_changes_bytes(repository: Path) -> None:
+    """Monitor, hooks, filters, line ends: an untrusted repository names them all."""
+    ws, trap = repository, repository.parent / "trap"
+    evil = repository.parent / "evil.sh"
+    evil.write_text(f"#!/bin/sh\ntr '\\\\0' ' ' < /proc/$PPID/cmdline >> {trap}\necho >> {trap}\ncat\n")
+    evil.chmod(0o755)
+    hooks = ws / ".git" / "hooks"
+    hooks.mkdir(exist_ok=True)
+    for hook in ("pre-commit", "post-index-change", "reference-transaction", "post-checkout"):
+        (hooks / hook).write_text(evil.read_text())
+        (hooks / hook).chmod(0o755)
+    for key in (
+        "core.fsmonitor",
+        "filter.evil.clean",
+        "filter.evil.smudge",
+        "diff.evil.textconv",
+        "gpg.program",
+    ):
+        git(ws, "config", key, str(evil))
+    git(ws, "config", "core.autocrlf", "true")
+    git(ws, "config", "log.showSignature", "true")
+    (ws / ".gitattributes").write_text("* text=auto eol=crlf filter=evil diff=evil ident\n")
+    (ws / "c.txt").write_bytes(b"$Id$ one\ntwo\r\n")
+    trap.unlink(missing_ok=True)
+    before = without_git(ws)
+    run = await run_command(ws, "rm -rf src c.txt; printf x > a.py; true || git branch -D side")
+    await run.session.aclose()
+    assert cli(ws, "--yes").returncode == 0
+    assert without_git(ws) == before
+    assert not trap.exists(), trap.read_text()
+
+
+async def test_other_repositories_inside_are_left_alone(repository: Path) -> None:
+    inner = repository / "vendor" / "lib"
+    inner.mkdir(parents=True)
+    git(inner, "init", "-q")
+    (inner / "x.c").write_text("int x;\n")
+    git(inner, "add", "-A")
+    git(inner, "commit", "-qm", "inner")
+    run = await run_command(repository, "sed -i s/int/long/ vendor/lib/x.c; echo 2 > a.py", "rm -rf vendor")
+    await run.session.aclose()
+    assert cli(repository, "--yes").returncode == 0
+    # The second step destroyed it, so it was saved then; the first changed only what is its own.
+    assert (inner / "x.c").read_text() == "long x;\n" and git(inner, "log", "--format=%s") == "inner\n"
+    assert cli(repository, "--yes").returncode == 0
+    assert (repository / "a.py").read_bytes() == b"days of work\r\n\xff\x00"
+    assert (inner / "x.c").read_text() == "long x;\n"
+
+
+async def test_what_cannot_be_saved_is_said_and_a_destroyer_is_not_run(repository: Path) -> None:
+    (repository.parent / "home").mkdir()
+    (repository.parent / "home" / "snapshots").write_text("in the way")
+    run = await run_command(repository, "rm -rf src", "echo 1 > one.txt")
+    assert "could not be saved first" in run.results[0] and (repository / "src" / "c.py").exists()
+    assert (repository / "one.txt").exists()
+    said = [event.text for event in run.of(Noticed)]
+    assert sum("undo cannot bring it back" in text for text in said) == 2
+    await run.session.aclose()
+
+
+async def test_a_person_may_let_an_unsaved_destroyer_run(repository: Path) -> None:
+    (repository.parent / "home").mkdir()
+    (repository.parent / "home" / "snapshots").write_text("in the way")
+    answers = [step(call("shell", command="rm -rf src")), DONE]
+    run = await start(repository.parent, answers, allow=("shell",), sandbox="off", is_interactive=True)
+
+    def allow(event: object) -> None:
+        if isinstance(event, ApprovalAsked):
+            assert "could not be saved first" in event.reason
+            asyncio.get_running_loop().call_soon(run.session.answer, event.call_id, Decision.ALLOW)
+
+    run.session.subscribe(allow)
+    await run.session.submit("do it")
+    assert not (repository / "src").exists()
+    await run.session.aclose()
+
+
+async def test_a_full_disk_is_no_silence(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The importer's own files may not grow: as where the disk is full."""
+    real = subprocess.Popen
+
+    def small(command: list[str], **more: object) -> subprocess.Popen[bytes]:
+        if "fast-import" in command:
+            command = ["prlimit", "--fsize=20", *command]
+        return real(command, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(snapshots.subprocess, "Popen", small)
+    run = await run_command(repository, "git clean -xfd")
+    assert "could not be saved first" in run.results[0] and (repository / ".env").exists()
+    await run.session.aclose()
+
+
+async def test_large_ignored_folders_are_saved_within_a_limit_or_named(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        snapshots.Snapshots.save,
+        "__kwdefaults__",
+        {**snapshots.Snapshots.save.__kwdefaults__, "max_extra_bytes": 4000},
+    )
+    (repository / "node_modules" / "huge.js").write_bytes(b"x" * 5000)
+    run = await run_command(repository, "git clean -xfd")
+    await run.session.aclose()
+    said = " ".join(event.text for event in run.of(Noticed))
+    assert "node_modules" in said and "build" not in said
+    listed = cli(repository, "--dry-run").stdout
+    assert "was not saved" in listed and "node_modules" in listed
+    assert cli(repository, "--yes").returncode == 0
+    assert (repository / "build" / "out.bin").stat().st_size == 3000
+    assert (repository / ".env").exists() and not (repository / "node_modules").exists()
+
+
+async def test_the_session_learns_what_was_restored(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    answers = [
+        step(call("write", path="a.txt", content="1\n")),
+        DONE,
+        step(call("edit", path="a.txt", old="1", new="2")),
+        DONE,
+    ]
+    run = await start(tmp_path, answers)
+    await run.session.submit("write")
+    assert cli(ws, "--yes").returncode == 0
+    assert not (ws / "a.txt").exists()
+    (ws / "a.txt").write_text("1 by hand\n")
+    await run.session.submit("go on")
+    told = [item.text for item in run.client.requests[2].messages if "has undone changes" in item.text]
+    assert len(told) == 1 and "a.txt" in told[0]
+    assert "changed since it was read" in run.results[1]
+    check_prefixes(run.client.requests)
+    assert not any("has undone" in item.text for item in run.client.requests[3].messages[-1:])
+    await run.session.aclose()
+
+
+async def test_deleting_the_session_deletes_its_snapshots_and_no_others(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    (ws / "a.txt").write_text("0\n")
+    one = await run_command(ws, "echo secret-of-one > a.txt; echo 2 > b.txt", "echo 3 > a.txt")
+    two = await run_command(ws, "echo 4 > a.txt")
+    for run in (one, two):
+        await run.session.aclose()
+    store = SessionStore(tmp_path / "home")
+    place = snapshots.Snapshots(tmp_path / "home", ws)
+    refs = place.git("for-each-ref", "--format=%(refname)").decode()
+    assert one.session.id in refs and two.session.id in refs
+    store.delete(one.session.id)
+    refs = place.git("for-each-ref", "--format=%(refname)").decode()
+    assert one.session.id not in refs and two.session.id in refs
+    assert store.snapshots(one.session.id) == []
+    store.close()
+    assert cli(ws, "--yes").returncode == 0
+    assert (ws / "a.txt").read_text() == "3\n"
+
+
+@pytest.mark.parametrize("place", ["inside", "whole"])
+async def test_a_workspace_that_is_gone_comes_back(tmp_path: Path, place: str) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    (ws / "sub").mkdir(mode=0o750)
+    (ws / "sub" / "a.bin").write_bytes(bytes(range(256)))
+    before = picture(ws)
+    run = await run_command(ws, "rm -rf sub; true" if place == "inside" else "cd .. && rm -rf ws")
+    await run.session.aclose()
+    done = cli(tmp_path, "--yes", "--session", run.session.id, home=tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    assert picture(ws) == before

@@ -12,6 +12,7 @@ from k3agent.agent.session import Session
 from k3agent.store import database
 from k3agent.store import journal as journal_module
 from k3agent.store import sessions as sessions_module
+from k3agent.store import snapshotrows as snapshots_module
 
 
 class Killed(BaseException):
@@ -49,6 +50,7 @@ class Killer:
         """From now on every commit goes through here."""
         monkeypatch.setattr(journal_module, "transaction", self.transaction)
         monkeypatch.setattr(sessions_module, "transaction", self.transaction)
+        monkeypatch.setattr(snapshots_module, "transaction", self.transaction)
 
 
 async def abandon(session: Session) -> None:

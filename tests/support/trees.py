@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -67,8 +68,8 @@ def grow(root: Path, chance: random.Random, count: int) -> None:
                 case _:
                     path.write_bytes(chance.choice(CONTENTS) + bytes(str(chance.random()), "ascii"))
                     path.chmod(chance.choice(MODES))
-        except (FileExistsError, NotADirectoryError):
-            continue  # a file stands where a folder would have to be
+        except OSError:
+            continue  # a file or a link stands where a folder would have to be
 
 
 def remove(path: Path) -> None:
@@ -84,18 +85,19 @@ def wreck(root: Path, chance: random.Random) -> None:
         path = root / relative
         if not os.path.lexists(path):
             continue
-        match chance.randint(0, 6):
-            case 0:
-                remove(path)
-            case 1:
-                target = path.with_name(f"moved{chance.randint(0, 99)}")
-                remove(target)
-                path.rename(target)
-            case 2 if path.is_file() and not path.is_symlink():
-                path.unlink()
-                path.write_bytes(chance.choice(CONTENTS))
-            case 3 if not path.is_symlink():
-                path.chmod(0o755 if path.is_dir() else chance.choice(MODES))
-            case _:
-                pass
+        with contextlib.suppress(FileNotFoundError):  # it lay behind a link that is gone
+            match chance.randint(0, 6):
+                case 0:
+                    remove(path)
+                case 1:
+                    target = path.with_name(f"moved{chance.randint(0, 99)}")
+                    remove(target)
+                    path.rename(target)
+                case 2 if path.is_file() and not path.is_symlink():
+                    path.unlink()
+                    path.write_bytes(chance.choice(CONTENTS))
+                case 3 if not path.is_symlink():
+                    path.chmod(0o755 if path.is_dir() else chance.choice(MODES))
+                case _:
+                    pass
     grow(root, chance, 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,8 @@ from k3agent.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
     from textual.screen import Screen
+
+    from k3agent.agent.undo import Preview
 
 
 TWICE_S = 1.5
@@ -277,6 +281,46 @@ class ChatKeys(TypingChat):
         await self.driver.drop_client(settings)
         self.switch_session(None)
 
+    @work(exclusive=True, group="rewind")
+    async def ask_rewind(self, block: UserBlock) -> None:
+        """Back to before this prompt, and the files too, if the user wants: asked where some have changed."""
+        session = self.driver.session
+        if session is None or self.driver.is_busy:
+            return
+        ids = [message.id for message in session.messages]
+        later = list(itertools.dropwhile(lambda name: name != block.message_id, ids))
+        try:
+            undo = session.undo
+            row = undo.first_of(later)
+            preview = None if row is None else await asyncio.to_thread(undo.preview, row)
+        except K3AgentError as error:
+            self.notice(f"files cannot be brought back: {error}", "error")
+            preview = None
+        if preview is None or preview.is_empty:
+            self.rewind_to(block)
+            return
+        from k3agent.tui.screens.rewind import RewindWhatScreen  # lazy: only when asked for
+
+        self.open_dialog(RewindWhatScreen(block, preview))
+
+    @work(exclusive=True, group="rewind")
+    async def rewind_files(self, block: UserBlock, preview: Preview, *, with_talk: bool) -> None:
+        """Bring the files back to before this prompt."""
+        session = self.driver.session
+        if session is None or self.driver.is_busy:
+            return
+        try:
+            outcome = await session.undo.restore_aside(preview, is_told=with_talk)
+        except K3AgentError as error:
+            self.notice(str(error), "error")
+            return
+        for path, reason in outcome.failures.items():
+            self.notice(f"not restored: {path}: {reason}", "error")
+        if with_talk:
+            self.rewind_to(block)
+        back = f"k3agent undo --session {session.id} --to {outcome.seq}"
+        self.notice(f"{len(preview.paths)} files restored. To take this back: {back}")
+
     def rewind_to(self, block: UserBlock) -> None:
         """Back to before this prompt; its text is in the prompt again."""
         session = self.driver.session
@@ -291,5 +335,5 @@ class ChatKeys(TypingChat):
         self.transcript.load(blocks[: blocks.index(block)])
         self.prompt.text = text
         self.prompt.move_cursor(self.prompt.document.end)
-        self.notice("The conversation goes on from here; files stay as they are.")
+        self.notice("The conversation goes on from here.")
         self.focus_prompt()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +13,16 @@ from rich.text import Text
 from textual import work
 from textual.binding import Binding, BindingType
 
-from k3agent.errors import K3AgentError
+from k3agent.errors import K3AgentError, StoreError
+from k3agent.store.worktree import harmless
 from k3agent.tui.safe import safe, safe_line
 from k3agent.tui.screens.dialog import ListScreen
 from k3agent.tui.widgets.code import language_of
 from k3agent.tui.widgets.diff import diff_rows, parse_diff
 
 if TYPE_CHECKING:
+    from k3agent.agent.session import Session
+    from k3agent.agent.watched import WatchedSession
     from k3agent.tui.screens.chatbase import ChatBase
 
 MAX_DIFF_CHARS = 400_000
@@ -37,8 +42,9 @@ class ChangesScreen(ListScreen):
     """Files that this session or anybody else changed, and their differences to the last commit."""
 
     heading = "Changed files"
-    hint = "Up and Down choose · Esc closes"
+    hint = "^R brings back the chosen one as it was before this session · Esc closes"
     empty = "no file has been changed"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+r", "restore", "bring back", priority=True)]
     DEFAULT_CSS = (
         "ChangesScreen .preview { height: 75%; } ChangesScreen .dialog { max-width: 100%; width: 96%; }"
     )
@@ -47,6 +53,8 @@ class ChangesScreen(ListScreen):
         session = self.app.chat.driver.session
         self._ours = list(session.receipt.files_changed) if session is not None else []
         self._files = dict.fromkeys(self._ours, "this session")
+        # The file whose restore has been asked for once.
+        self._asked: str | None = None
         super().on_mount()
         self._ask_git()
 
@@ -79,9 +87,19 @@ class ChangesScreen(ListScreen):
     @work(thread=True, exclusive=True, group="diff")
     def _show(self, entry: str) -> None:
         cwd = self.app.options.cwd
-        said = _git(cwd, "diff", "HEAD", "--no-color", "--no-ext-diff", "--", entry)
+        said = _git(cwd, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--", entry)
         if not said:
-            said = _git(cwd, "diff", "--no-index", "--no-color", "--no-ext-diff", "--", "/dev/null", entry)
+            said = _git(
+                cwd,
+                "diff",
+                "--no-index",
+                "--no-color",
+                "--no-ext-diff",
+                "--no-textconv",
+                "--",
+                "/dev/null",
+                entry,
+            )
         self.app.call_from_thread(self._shown, entry, said[:MAX_DIFF_CHARS])
 
     def _shown(self, entry: str, said: str) -> None:
@@ -98,6 +116,37 @@ class ChangesScreen(ListScreen):
 
     def take(self, entry: str) -> None:
         self.dismiss(None)
+
+    @work(exclusive=True, group="restore")
+    async def action_restore(self) -> None:
+        """The chosen file as it was before the first step of this session; asked a second time."""
+        session, entry = self.app.chat.driver.session, self.chosen
+        if session is None or entry is None:
+            return
+        try:
+            said = await self._restore(session, str(self.app.options.cwd.resolve() / entry), entry)
+        except K3AgentError as error:
+            said = str(error)
+        self.body.border_subtitle = safe_line(said)
+
+    async def _restore(self, session: Session | WatchedSession, path: str, entry: str) -> str:
+        undo = session.undo
+        first = undo.first()
+        if first is None:
+            return "no step of this session has changed files"
+        preview = (await asyncio.to_thread(undo.preview, first)).reduced(path)
+        if preview.is_empty:
+            return f"{entry} is as it was before this session"
+        if self._asked != entry:
+            self._asked = entry
+            what = preview.actions[0][0] if len(preview.actions) == 1 else "restore"
+            return f"^R again: {what} {entry}"
+        self._asked = None
+        outcome = await undo.restore_aside(preview)
+        self._show(entry)
+        for failed, reason in outcome.failures.items():
+            return f"not restored: {failed}: {reason}"
+        return f"{entry} is restored; to take this back: k3agent undo --to {outcome.seq}"
 
 
 class JobsScreen(ListScreen):
@@ -165,7 +214,8 @@ def _git(cwd: Path, *argv: str) -> str:
             capture_output=True,
             timeout=GIT_LIMIT_S,
             check=False,
+            env={**os.environ, **harmless(cwd)},
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, StoreError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "replace")

@@ -1,11 +1,13 @@
-"""Choose the prompt from before which the conversation shall go on."""
+"""Choose the prompt from before which the conversation shall go on, and whether its files come along."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.text import Text
 
+from k3agent.agent.undo import Preview, described
 from k3agent.tui.safe import safe_line
 from k3agent.tui.screens.dialog import ListScreen
 from k3agent.tui.widgets.message import UserBlock
@@ -13,7 +15,7 @@ from k3agent.tui.widgets.message import UserBlock
 
 class RewindScreen(ListScreen):
     heading = "Rewind: back to before which prompt?"
-    hint = "Enter goes back; the prompt can then be changed · files stay as they are · Esc closes"
+    hint = "Enter goes back; the prompt can then be changed · Esc closes"
 
     def __init__(self, prompts: Sequence[UserBlock]) -> None:
         super().__init__()
@@ -32,4 +34,36 @@ class RewindScreen(ListScreen):
 
     def take(self, entry: str) -> None:
         block = self._prompts[entry]
-        self.dismiss(lambda chat: chat.rewind_to(block))
+        self.dismiss(lambda chat: chat.ask_rewind(block))
+
+
+class RewindWhatScreen(ListScreen):
+    """Files have been changed since that prompt: what shall go back?"""
+
+    heading = "Rewind: what shall go back?"
+    hint = "Enter does it · an undo of files can be undone: k3agent undo --list · Esc closes"
+    CHOICES: ClassVar[dict[str, str]] = {
+        "both": "conversation and files",
+        "conversation": "conversation; files stay as they are",
+        "files": "files; the conversation goes on, and the model is told",
+    }
+
+    def __init__(self, block: UserBlock, preview: Preview) -> None:
+        super().__init__()
+        self._block, self._preview = block, preview
+
+    def entries(self, words: str) -> Sequence[tuple[str, Text]]:
+        low = words.casefold()
+        return [(name, Text(text)) for name, text in self.CHOICES.items() if low in text]
+
+    def describe(self, entry: str) -> str:
+        if entry == "conversation":
+            return self._block.text
+        return "\n".join(described(self._preview))
+
+    def take(self, entry: str) -> None:
+        block, preview = self._block, self._preview
+        if entry == "conversation":
+            self.dismiss(lambda chat: chat.rewind_to(block))
+        else:
+            self.dismiss(lambda chat: chat.rewind_files(block, preview, with_talk=entry == "both"))

@@ -12,6 +12,7 @@ from support.screens import quick, running
 from textual import events
 from textual.widgets import TextArea
 
+from k3agent.config.settings import Settings
 from k3agent.events import ApprovalAsked
 from k3agent.providers.scripted import Step
 from k3agent.types import Finish, Finished, ReasoningDelta, TextDelta, Usage
@@ -296,3 +297,36 @@ async def test_a_paste_goes_into_the_prompt_wherever_the_keys_are(tmp_path: Path
         await screen.press("enter")
         await screen.until("done · 1 step")
         assert screen.client.requests[0].messages[-1].text.count("many lines") == 50
+
+
+@pytest.mark.parametrize("what", ["both", "conversation", "files"])
+async def test_rewind_brings_back_conversation_files_or_both(tmp_path: Path, what: str) -> None:
+    write = step(call("shell", command="echo new > made.txt; echo changed > kept.txt; mv gone.txt else.txt"))
+    script = [Step(text="one"), write, Step(text="answer 2"), Step(text="three")]
+    for name in ("kept.txt", "gone.txt"):
+        (tmp_path / "ws").mkdir(exist_ok=True)
+        (tmp_path / "ws" / name).write_text("as it was\n")
+    async with running(tmp_path, script, settings=Settings(permission_mode="auto", sandbox="off")) as screen:
+        await screen.submit("first")
+        await screen.until("done · 1 step")
+        await screen.submit("second")
+        await screen.until("answer 2")
+        await screen.until(lambda: not screen.chat.driver.is_busy)
+        await screen.press("escape", "escape")
+        await screen.until("Rewind: back to before which prompt?")
+        await screen.press("enter")
+        await screen.until("Rewind: what shall go back?")
+        await screen.until("gone.txt")
+        await screen.press(*["down"] * ["both", "conversation", "files"].index(what), "enter")
+        await screen.until("goes on from here" if what == "conversation" else "To take this back")
+        ws = tmp_path / "ws"
+        is_back = what != "conversation"
+        assert (ws / "made.txt").exists() is not is_back and (ws / "gone.txt").exists() is is_back
+        assert (ws / "kept.txt").read_text() == ("as it was\n" if is_back else "changed\n")
+        assert ("answer 2" in screen.shown) is (what == "files")
+        assert screen.chat.prompt.text == ("" if what == "files" else "second")
+        screen.chat.prompt.text = "go on"
+        await screen.press("enter")
+        await screen.until(lambda: len(screen.client.requests) >= 4)
+        texts = "\n".join(message.text for message in screen.client.requests[3].messages)
+        assert ("The user has undone changes" in texts and "gone.txt" in texts) is (what == "files")
