@@ -313,6 +313,7 @@ class Permissions:
             verdicts += self._lifted(tool, judge.judge_redirects(simple.redirects))
         verdicts += self._lifted(tool, judge.judge_redirects(parsed.redirects))
         verdicts += self._lifted(tool, judge.judge_variables(parsed.assigned))
+        verdicts += self._lifted(tool, judge.judge_hidden(parsed.hidden))
         if not verdicts:
             return Verdict(action=Action.ALLOW, reason="an empty command", by="mode")
         return strictest(verdicts)

@@ -63,7 +63,8 @@ NETWORK = _words("curl wget ssh scp sftp nc ncat netcat telnet ftp socat")
 INTERPRETERS = SHELLS | {"python", "python3", "perl", "ruby", "node", "php"}
 DANGEROUS_ENV = _words(
     """
-    PATH LD_PRELOAD LD_LIBRARY_PATH BASH_ENV ENV PROMPT_COMMAND GIT_SSH_COMMAND GIT_EXTERNAL_DIFF PAGER
+    PATH LD_PRELOAD LD_LIBRARY_PATH BASH_ENV ENV PROMPT_COMMAND PS4 PS0 BASH_ALIASES
+    SHELLOPTS BASHOPTS GIT_SSH_COMMAND GIT_EXTERNAL_DIFF PAGER
     CDPATH GIT_DIR GIT_WORK_TREE GIT_SSH GIT_EXEC_PATH GIT_CONFIG GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL
     """
 )
@@ -132,6 +133,10 @@ class Judge:
             if name in DANGEROUS_ENV
         ]
 
+    def judge_hidden(self, why: str) -> list[Verdict]:
+        """A value that bash may run. The other modes trust that a command which only looks does so."""
+        return [self._by_mode(why)] if why else []
+
     # --- one command --------------------------------------------------------------------------------------
 
     def _of_command(self, simple: SimpleCommand, parsed: ParsedCommand) -> Verdict:
@@ -185,6 +190,8 @@ class Judge:
             return not any(
                 isinstance(word, str) and word.startswith(("-delete", "-fprint", "-fls")) for word in words
             )
+        if program in ("flock", "parallel") or (program == "time" and "-o" in words):
+            return False  # they write a file of their own
         if program in WRAPPERS or (program in SHELLS and not simple.is_fed and _runs_text(words)):
             return True  # what it runs is judged as a command of its own
         if program == "sed":

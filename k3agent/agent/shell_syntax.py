@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
+
+from k3agent.agent import shell_texts
 
 MAX_DEPTH = 4
 # The feeders of a command whose unknown words are nothing but what `find` has found.
@@ -56,7 +59,7 @@ class SimpleCommand:
 @dataclass(slots=True)
 class ParsedCommand:
     """`problem` says why a command cannot be judged; then `commands` may be incomplete. `assigned`: names of
-    variables that it sets for all that follows.
+    variables that it sets for all that follows. `hidden`: why a value may be run as a command, or "".
     """
 
     commands: list[SimpleCommand] = field(default_factory=list)
@@ -64,6 +67,7 @@ class ParsedCommand:
     functions: set[str] = field(default_factory=set)
     assigned: set[str] = field(default_factory=set)
     problem: str | None = None
+    hidden: str = ""
 
 
 @cache
@@ -88,9 +92,16 @@ def _parse_into(command: str, found: ParsedCommand, depth: int) -> None:
     if "\0" in command:
         found.problem = "it contains a NUL character"
         return
+    if _SPLIT_WORD.search(command):
+        # The grammar takes it for two words, bash for one.
+        found.problem = "a word goes on in the next line"
+        return
     tree = _parser().parse(command.encode())
     if tree.root_node.has_error:
         found.problem = "the shell syntax is not understood"
+    elif not shell_texts.are_all_seen(tree.root_node, command.encode()):
+        found.problem = "it holds a command in a place that is not understood"
+    found.hidden = found.hidden or shell_texts.hidden(tree.root_node)
     before = len(found.commands)
     _walk(tree.root_node, found, ())
     for simple in found.commands[before:]:
@@ -238,7 +249,7 @@ def _word(node: Any) -> Word:
     if kind in ("number", "word", "extglob_pattern", "regex"):
         if re.search(r"(?<!\\)[{}]", text) and re.search(r"\{[^}]*(,|\.\.)[^}]*\}", text):
             return None
-        return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+        return re.sub(r"\\(.)", r"\1", text.replace("\\\n", ""), flags=re.DOTALL)
     if kind == "raw_string":
         return text[1:-1]
     if kind in ("string", "concatenation", "simple_expansion", "expansion"):
@@ -248,7 +259,7 @@ def _word(node: Any) -> Word:
             return "~" + re.sub(r"[\"']", "", text[home.end() :])
     if kind == "string":
         if all(child.type == "string_content" for child in node.named_children):
-            return re.sub(r'\\([$`"\\\n])', r"\1", text[1:-1])
+            return re.sub(r'\\([$`"\\])', r"\1", text[1:-1].replace("\\\n", ""))
         return None
     if kind == "concatenation":
         pieces = [_word(child) for child in node.children]
@@ -263,6 +274,7 @@ def _word(node: Any) -> Word:
     return None
 
 
+_SPLIT_WORD = re.compile(r"""[\w"'./~$)}-]\\\n[\w"'./~$({-]""")
 _HOME = re.compile(r'"?\$(HOME\b|\{HOME\})"?(?=/|"?$)')
 # Programs that run another command: how many of their own words come first is found by skipping options.
 _WITH_VALUE = {
@@ -321,17 +333,18 @@ def _follow(simple: SimpleCommand, found: ParsedCommand, depth: int) -> None:
     elif program == "find":
         _follow_find(rest, found, depth)
     elif program in _WITH_VALUE:
+        env = simple.env
         words = _after_options(rest, _WITH_VALUE[program])
         if program in _WITH_OPERAND and words:
             words = words[1:]
         if program == "env":
-            words = _after_variables(rest, words, found)
+            words, names = _after_variables(rest, words, found)
+            env = (*env, *names)
         if program == "xargs":
-            # The words that come from the pipe are not known.
-            words = (*words, None) if words else ()
+            words = _after_replacing(rest, words)
         if words:
             feeders = () if program == "xargs" else simple.feeders
-            _add(SimpleCommand(words, (), bool(feeders), feeders, simple.env, True), found, depth)
+            _add(SimpleCommand(words, (), bool(feeders), feeders, env, True), found, depth)
 
 
 def _follow_find(rest: tuple[Word, ...], found: ParsedCommand, depth: int) -> None:
@@ -339,23 +352,36 @@ def _follow_find(rest: tuple[Word, ...], found: ParsedCommand, depth: int) -> No
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
             stop = next((at for at in range(index + 1, len(rest)) if rest[at] in (";", "+")), len(rest))
             inner = rest[index + 1 : stop]
-            words = tuple(None if part == "{}" else part for part in inner)
+            words = tuple(None if part is None or "{}" in part else part for part in inner)
             feeders = ("find", "?") if None in inner else FOUND
             _add(SimpleCommand(words, (), False, feeders, (), True), found, depth)
 
 
+def _after_replacing(rest: tuple[Word, ...], words: tuple[Word, ...]) -> tuple[Word, ...]:
+    """What `xargs` runs. The words from the pipe are not known, at the end or where -I puts them."""
+    own = rest[: len(rest) - len(words)]
+    marks = ["{}"] if any(re.match(r"-i|--replace", word or "") for word in own) else []
+    marks += [word[2:] for word in own if word and word.startswith("-I") and len(word) > 2]
+    marks += [mark or "" for word, mark in pairwise(own) if word == "-I"]
+    if marks:
+        return tuple(None if word is None or any(mark in word for mark in marks) else word for word in words)
+    return (*words, None) if words else ()
+
+
 def _after_variables(
     rest: tuple[Word, ...], words: tuple[Word, ...], found: ParsedCommand
-) -> tuple[Word, ...]:
-    """What `env` runs; its options that hide what or where are a problem."""
+) -> tuple[tuple[Word, ...], list[str]]:
+    """What `env` runs, and the names that it sets; its options that hide what or where are a problem."""
+    names: list[str] = []
     own = [word or "" for word in rest[: len(rest) - len(words)]]
     if any(re.match(r"-[a-zA-Z]*S|--s", word) for word in own):
         found.problem = "env -S builds a command from text"
     if any(re.match(r"-[a-zA-Z]*C|--c", word) for word in own):
         found.problem = "env -C runs in another folder"
     while words and isinstance(words[0], str) and re.match(r"\w+=", words[0]):
+        names.append(words[0].partition("=")[0])
         words = words[1:]
-    return words
+    return words, names
 
 
 def _follow_text(simple: SimpleCommand, found: ParsedCommand, depth: int) -> None:

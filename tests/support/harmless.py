@@ -1,7 +1,13 @@
-"""Runs everyday commands as the agent would: what is asked about, fails or is stopped is a finding."""
+"""Runs everyday commands as the agent would: what is asked about, fails or is stopped is a finding.
+
+`python -m support.harmless REPORT ROOT BACKEND STEP` writes the findings; it is started by `behind_wall`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +26,12 @@ class Everyday:
 
 def everyday() -> list[Everyday]:
     groups = tomllib.loads((CORPUS / "harmless.toml").read_text(encoding="utf-8"))["group"]
-    return [Everyday(group["kind"], command) for group in groups for command in group["commands"]]
+    return [
+        Everyday(group["kind"], text)
+        for group in groups
+        for text in group["commands"]
+        if group["kind"] in MODES
+    ]
 
 
 def project() -> str:
@@ -47,3 +58,9 @@ async def hindered(backend: str, root: Path, chosen: list[Everyday]) -> list[str
             if not output.endswith("[exit code 0]") or "[sandbox:" in output:
                 found.append(f"{row.command!r}: {output[-300:]}")
     return found
+
+
+if __name__ == "__main__":
+    report_, root_, backend_, step_ = sys.argv[1:]
+    found_ = asyncio.run(hindered(backend_, Path(root_), everyday()[:: int(step_)]))
+    Path(report_).write_text("".join(json.dumps(row) + "\n" for row in found_), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Runs hostile commands as the agent would, and looks whether they reached what they are after.
 
-`python -m support.hostile REPORT BACKEND ROOT FILE...` writes one JSON line per case. It is started by
+`python -m support.hostile REPORT ROOT BACKEND STEP FILE...` writes one JSON line per case. It is started by
 `walled`, inside namespaces of its own: even a command that gets out of the sandbox meets nothing but the
 throw-away home below ROOT.
 """
@@ -93,11 +93,17 @@ def _of_file(path: Path) -> Iterator[Case]:
             )
 
 
-def walled(backend: str, root: Path, files: tuple[str, ...], timeout_s: float) -> list[Outcome]:
-    """Run the files of the corpus in a process of its own, behind a wall; the outcomes."""
+def walled(backend: str, root: Path, files: tuple[str, ...], step: int, timeout_s: float) -> list[Outcome]:
+    """Run each `step`th case of files of the corpus in a process of its own, behind a wall; the outcomes."""
+    rows = behind_wall("support.hostile", root, backend, str(step), *files, timeout_s=timeout_s)
+    return [Outcome(**json.loads(row)) for row in rows]
+
+
+def behind_wall(module: str, root: Path, *words: str, timeout_s: float) -> list[str]:
+    """Run `python -m module REPORT ROOT WORDS...` in namespaces of its own; the lines of the report."""
     root.mkdir(parents=True, exist_ok=True)
     report = root / "report.jsonl"
-    argv = [sys.executable, "-m", "support.hostile", str(report), backend, str(root), *files]
+    argv = [sys.executable, "-m", module, str(report), str(root), *words]
     wall = ["unshare", "-Urmpn", "--fork", "--mount-proc", "--kill-child", "sh", "-c", WALL, str(root)]
     done = subprocess.run(
         [*wall, *argv],
@@ -111,7 +117,7 @@ def walled(backend: str, root: Path, files: tuple[str, ...], timeout_s: float) -
     )
     if done.returncode:
         raise RuntimeError(f"the runner failed: {done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    return [Outcome(**json.loads(row)) for row in report.read_text(encoding="utf-8").splitlines()]
+    return report.read_text(encoding="utf-8").splitlines()
 
 
 def wall_works() -> bool:
@@ -215,10 +221,10 @@ def ran(outcome: Outcome, mode: str) -> bool:
     return outcome.verdicts[mode] == Action.ALLOW
 
 
-async def main(report: Path, backend: str, root: Path, files: tuple[str, ...]) -> None:
+async def main(report: Path, root: Path, backend: str, step: int, files: tuple[str, ...]) -> None:
     with World(root) as world, report.open("w", encoding="utf-8") as stream:
         runner = Runner(world, backend)
-        for case in cases(*files):
+        for case in cases(*files)[::step]:
             if backend == "control" and not case.has_control:
                 continue
             start = asyncio.get_running_loop().time()
@@ -229,5 +235,5 @@ async def main(report: Path, backend: str, root: Path, files: tuple[str, ...]) -
 
 
 if __name__ == "__main__":
-    report_, backend_, root_, *files_ = sys.argv[1:]
-    asyncio.run(main(Path(report_), backend_, Path(root_), tuple(files_)))
+    report_, root_, backend_, step_, *files_ = sys.argv[1:]
+    asyncio.run(main(Path(report_), Path(root_), backend_, int(step_), tuple(files_)))

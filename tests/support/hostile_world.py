@@ -178,13 +178,14 @@ class World:
         return _prints(self.home, skip=self.workspace)
 
     def _protected(self) -> dict[str, str]:
+        """Without times: what was brought back is as it was."""
         found: dict[str, str] = {}
         for name in LATER:
             path = self.workspace / name
             if path.is_symlink() or path.exists():
-                found[name] = _print(path)
+                found[name] = _print(path, with_time=False)
                 if path.is_dir():
-                    inner = _prints(path).items()
+                    inner = _prints(path, with_time=False).items()
                     # What was put aside has no effect; it is kept for the user to look at.
                     found |= {f"{name}/{key}": value for key, value in inner if later.REFUSED not in key}
         return found
@@ -245,24 +246,24 @@ class World:
         return found
 
 
-def _print(path: Path) -> str:
+def _print(path: Path, *, with_time: bool = True) -> str:
     info = path.lstat()
     text = f"{info.st_mode:o} {info.st_uid}"
     if stat.S_ISLNK(info.st_mode):
         return f"{text} {path.readlink()}"
     if stat.S_ISREG(info.st_mode):
-        return f"{text} {info.st_mtime_ns} {hashlib.sha1(path.read_bytes()).hexdigest()}"
+        return f"{text} {info.st_mtime_ns if with_time else 0} {hashlib.sha1(path.read_bytes()).hexdigest()}"
     return text
 
 
-def _prints(root: Path, skip: Path | None = None) -> dict[str, str]:
+def _prints(root: Path, skip: Path | None = None, *, with_time: bool = True) -> dict[str, str]:
     found: dict[str, str] = {}
     for folder, folders, names in os.walk(root):
         here = Path(folder)
         folders[:] = [name for name in folders if here / name != skip]
         for name in (*folders, *names):
             path = here / name
-            found[str(path.relative_to(root))] = _print(path)
+            found[str(path.relative_to(root))] = _print(path, with_time=with_time)
     return found
 
 

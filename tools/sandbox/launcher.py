@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -29,6 +30,7 @@ LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT, LANDLOCK_PATH_BENEATH = 444, 4
 FILE_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 WRITE_ONE_FILE = 1 << 1 | 1 << 14
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 442, 1, -100, 0x8000
 FAILED = 125
 PR_SET_PDEATHSIG = 1
 PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -81,8 +83,27 @@ def enter_namespaces(plan: dict[str, Any]) -> None:
         bind(path, path)
     for path in plan["protected"]:
         bind(path, path, is_readonly=True)
+    # Landlock knows no right to change modes, owners and times: elsewhere all is read-only for that.
+    set_readonly("/", is_deep=True)
+    for path in ("/tmp", "/dev/shm", *plan["bound"], *plan["pinned"]):
+        if path not in plan["readonly"]:
+            # With the mounts inside; where one of them was read-only before, that is refused.
+            set_readonly(path, is_on=False)
+            set_readonly(path, is_on=False, is_deep=True)
+    for path in plan["protected"]:
+        set_readonly(path)
     if not plan["network"]:
         raise_loopback()
+
+
+def set_readonly(path: str, *, is_on: bool = True, is_deep: bool = False) -> None:
+    attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY * is_on, MOUNT_ATTR_RDONLY * (not is_on), 0, 0)
+    flags = AT_RECURSIVE if is_deep else 0
+    try:
+        call("syscall", MOUNT_SETATTR, AT_FDCWD, path.encode(), flags, attributes, len(attributes))
+    except OSError as error:
+        if is_on or error.errno != errno.EPERM:  # what was read-only before stays so
+            raise
 
 
 def hide(path: str) -> None:

@@ -117,7 +117,9 @@ def _is_socket(path: Path) -> bool:
 
 
 def _is_below(path: Path, folders: Iterable[Path]) -> bool:
-    return any(path == folder or folder in path.parents for folder in folders)
+    # Many are asked for every command, and `Path.is_relative_to` is slow.
+    text = str(path)
+    return any(text == (folder := str(each)) or text.startswith(folder.rstrip("/") + "/") for each in folders)
 
 
 def _protected(roots: Sequence[Path], git_folders: Sequence[Path], home: Path) -> list[Path]:

@@ -94,6 +94,19 @@ def test_the_environment_comes_through_and_signals_work(cage: Cage) -> None:
     assert cage.run("exit 7").returncode == 7
 
 
+def test_modes_and_times_outside_are_kept(cage: Cage) -> None:
+    if cage.backend == "landlock":
+        pytest.skip("Landlock has no right for them")
+    path = cage.outside / "file"
+    before = path.stat()
+    cage.run(
+        "chmod 000 ../outside/file; touch -d 2001-01-01 ../outside/file; chmod 777 ../outside; chmod 700 /tmp"
+    )
+    after = path.stat()
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert cage.run("touch a; chmod 600 a; touch -d 2001-01-01 a; stat -c %a%Y a").stdout.startswith("60097")
+
+
 @pytest.mark.parametrize(
     "attempt",
     [

@@ -280,6 +280,56 @@ def test_auto_asks_about_what_destroys_or_reaches_out(judge: Judge, command: str
         assert judge.shell(f"(true; {command})") is Action.ASK
 
 
+# Found by random commands: text to the grammar, a command to bash.
+HIDDEN = [
+    "test -v 'a[$(touch ../x)0]'",
+    "[ -v 'a[$(touch ../x)0]' ]",
+    "env test -v 'a[$(touch ../x)0]'",
+    "read -r 'a[$(touch ../x)0]' <<< x",
+    "declare 'a[$(touch ../x)0]=x'",
+    "printf -v 'a[`touch ../x`0]' x",
+    "x='a[$(touch ../x)0]'; echo $((x))",
+    "x='$(touch ../x)'; echo \"${x@P}\"",
+    "set -x; PS4='$(touch ../x)'; true",
+    "declare -n r='a[$(touch ../x)]'; echo $r",
+    "echo ${x:=`touch ../x`}",
+    "echo 'touch ../x' | xargs -I{} sh -c '{}'",
+    "echo 'touch ../x' | xargs -I% sh -c %",
+    "find . -exec sh -c 'wc {}' \\;",
+    "flock ../x true",
+    "env GIT_TRACE=$HOME/x git status",
+    "find .. -dele\\\nte",
+    "for f in $(ls); do echo $((f)); done",
+    "read -r x < a.py; echo $((x))",
+    "while read -r n; do [[ $n -eq 1 ]]; done < a.py",
+]
+
+
+@pytest.mark.parametrize("command", HIDDEN)
+def test_a_command_in_a_text_is_no_looking(judge: Judge, command: str) -> None:
+    assert judge.shell(command, "default") is Action.ASK
+    assert judge.shell(f"ls; ({command})", "default") is Action.ASK
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "x=1; echo $((x + 1))",
+        "for i in 1 2 3; do echo $((i * 2)); done",
+        "echo $((1 + 2)) `pwd` $(pwd) <(ls)",
+        "grep -rn '$(x)' . | head",
+        "grep '`' a.py # `not` a $(command)",
+        'echo "\\$(x) \\`y\\`"',
+        "cat <<'E'\n$(x) `y`\nE",
+        'test -n "$x" && [ -f a.py ]',
+        "printf '%s\\n' 'a[0]'",
+        "ls -la \\\n  src",
+    ],
+)
+def test_ordinary_texts_are_still_looking(judge: Judge, command: str) -> None:
+    assert judge.shell(command, "default") is Action.ALLOW
+
+
 HARMLESS_IN_AUTO = [
     "pytest -q 2>&1 | tail -5",
     "python - <<EOF\nprint(1)\nEOF",
