@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from k3agent.agent.masking import child_environ
 from k3agent.agent.permissions import Action, Permissions, Territory
+from k3agent.safety.environment import child_environ
 from k3agent.tools.base import Access, Question, ToolContext
 from k3agent.tools.jobs import JobTable
 from k3agent.tools.sandbox import rules
