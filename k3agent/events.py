@@ -27,6 +27,7 @@ class TurnOutcome(StrEnum):
     MAX_TOKENS = "error_max_tokens"
     MAX_BUDGET = "error_max_budget_usd"
     MAX_TIME = "error_max_time"
+    MAX_DISK = "error_max_disk"
     CONTEXT = "error_context"
     THRASH = "error_context_thrash"
     PROVIDER = "error_provider"

@@ -21,6 +21,7 @@ class Limits:
     max_tokens: int | None = None
     max_budget_usd: float | None = None
     max_time_s: float | None = None
+    max_disk_mb: float | None = None
 
 
 NO_LIMITS = Limits()
@@ -138,6 +139,7 @@ class SessionOptions:
                 max_tokens=settings.limits_max_tokens,
                 max_budget_usd=settings.limits_max_budget_usd,
                 max_time_s=settings.limits_max_time_s,
+                max_disk_mb=settings.limits_max_disk_mb,
             ),
             compact_at=CompactAt(
                 share=settings.compaction_share,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.options import CompactAt, Limits, Receipt
 from k3agent.events import TurnOutcome
 from k3agent.providers.base import Prices, Profile
@@ -15,6 +17,7 @@ from k3agent.types import Message, Origin
 COMPACT_STEPS = 40
 RESERVE_TIME_S = 20.0
 CLOSING_OUTPUT_TOKENS = 2000
+MB = 1 << 20
 # Below this no answer fits behind a prompt.
 MIN_ROOM_TOKENS = 320
 # A context is not made shorter than this for money's sake: no work would fit in.
@@ -30,6 +33,7 @@ UNITS = {
     TurnOutcome.MAX_TOKENS: "token{s} (--max-tokens)",
     TurnOutcome.MAX_BUDGET: "USD (--max-budget-usd)",
     TurnOutcome.MAX_TIME: "second{s} (--max-time)",
+    TurnOutcome.MAX_DISK: "MB of disk (--max-disk)",
 }
 
 
@@ -49,12 +53,21 @@ class LimitPolicy:
     """
 
     def __init__(
-        self, limits: Limits, receipt: Receipt, profile: Profile, elapsed_s: Callable[[], float]
+        self,
+        limits: Limits,
+        receipt: Receipt,
+        profile: Profile,
+        elapsed_s: Callable[[], float],
+        disk: DiskUse,
     ) -> None:
         self._limits = limits
         self._receipt = receipt
         self._has_reserve = profile is Profile.FULL
         self._elapsed_s = elapsed_s
+        self._disk = disk
+        self._disk_mb = 0.0
+        if limits.max_disk_mb is not None:
+            disk.begin()
         self._before = (0, 0.0)
         self._last = (0, 0.0)
 
@@ -66,6 +79,8 @@ class LimitPolicy:
         if now != self._before:
             self._last = (now[0] - self._before[0], now[1] - self._before[1])
             self._before = now
+        if self._limits.max_disk_mb is not None:
+            self._disk_mb = self._disk.grown_bytes() / MB
         found = [check for check in self._checks() if check is not None]
         hard = next((check for check in found if not check.is_closing), None)
         if hard is not None:
@@ -89,6 +104,7 @@ class LimitPolicy:
             max_tokens=None if left is None else int(left),
             max_budget_usd=_left(limits.max_budget_usd, receipt.cost_usd, TWO_STEPS * cost),
             max_time_s=_left(limits.max_time_s, self._elapsed_s(), 2 * self._time_reserve_s),
+            max_disk_mb=_left(limits.max_disk_mb, self._disk_mb, 0),
         )
 
     @property
@@ -113,7 +129,13 @@ class LimitPolicy:
             _check(limits.max_tokens, self._tokens, TWO_STEPS * tokens, tokens, TurnOutcome.MAX_TOKENS),
             _check(limits.max_budget_usd, receipt.cost_usd, TWO_STEPS * cost, cost, TurnOutcome.MAX_BUDGET),
             _check(limits.max_time_s, elapsed, self._time_reserve_s, 0, TurnOutcome.MAX_TIME),
+            self._check_disk(),
         ]
+
+    def _check_disk(self) -> LimitReached | None:
+        """A closing answer takes no disk."""
+        reached = _check(self._limits.max_disk_mb, self._disk_mb, 0, 0, TurnOutcome.MAX_DISK)
+        return None if reached is None else dataclasses.replace(reached, is_closing=self._has_reserve)
 
 
 def _left(limit: float | None, used: float, reserve: float) -> float | None:

@@ -71,7 +71,11 @@ class Purse:
             )
         account.granted = _Sum(turns=turns, tokens=tokens, usd=usd)
         return Limits(
-            max_turns=int(turns), max_tokens=int(tokens), max_budget_usd=usd, max_time_s=left.max_time_s
+            max_turns=int(turns),
+            max_tokens=int(tokens),
+            max_budget_usd=usd,
+            max_time_s=left.max_time_s,
+            max_disk_mb=None if left.max_disk_mb is None else left.max_disk_mb / number,
         )
 
     def _share(self, name: str, node: TaskNode, left: float | None, num_waiting: int) -> float:

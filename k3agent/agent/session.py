@@ -17,6 +17,7 @@ from k3agent.agent.approvals import Answer, Approvals
 from k3agent.agent.check_files import CheckFiles
 from k3agent.agent.compaction import Compactor, CompactorParts
 from k3agent.agent.context import Context
+from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.loop import TurnParts
@@ -99,7 +100,8 @@ class Session:
             receipt=self.receipt,
             masker=self._masker,
         )
-        self._limits = LimitPolicy(options.limits, self.receipt, self.info.profile, self._elapsed_s)
+        disk = DiskUse((self._cwd, *options.extra_dirs, options.home / "outputs" / self.id))
+        self._limits = LimitPolicy(options.limits, self.receipt, self.info.profile, self._elapsed_s, disk)
         self._stepper.may_step = self._limits.may_step
         self._tool_ctx = self._build_tool_context()
         self._bench = self._build_bench()

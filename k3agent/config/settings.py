@@ -94,6 +94,8 @@ class Settings:
     )
     limits_command_processes: int = _setting(
         "int", 4096, "processes of one command with all it starts", minimum=1
+    limits_max_disk_mb: float | None = _setting(
+        "float", None, "megabytes by which a run may make its workspace grow", minimum=1
     )
     checks_commands: tuple[str, ...] = _setting("list", (), "commands that must pass before done counts")
     checks_files: tuple[str, ...] = _setting(

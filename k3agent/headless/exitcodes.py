@@ -35,6 +35,7 @@ _BY_OUTCOME = {
     TurnOutcome.MAX_TOKENS: ExitCode.LIMIT,
     TurnOutcome.MAX_BUDGET: ExitCode.LIMIT,
     TurnOutcome.MAX_TIME: ExitCode.LIMIT,
+    TurnOutcome.MAX_DISK: ExitCode.LIMIT,
     TurnOutcome.CONTEXT: ExitCode.LIMIT,
     TurnOutcome.THRASH: ExitCode.LIMIT,
     TurnOutcome.PROVIDER: ExitCode.ERROR,

@@ -53,6 +53,7 @@ def _add_backend_and_limits(parser: Parser) -> None:
     add("--max-output-tokens", type=positive_int, metavar="N", help="at most N tokens in one answer")
     add("--max-budget-usd", type=positive_float, metavar="X", help="at most X US dollars")
     add("--max-time", type=positive_float, metavar="S", help="at most S seconds")
+    add("--max-disk", type=positive_float, metavar="MB", help="the workspace grows by at most MB megabytes")
     add(
         "--check", action="append", default=[], metavar="CMD", help="must pass before done counts; repeatable"
     )
@@ -173,6 +174,7 @@ def _settings(args: Namespace, environ: dict[str, str], cwd: Path) -> Settings:
         "limits.max_tokens": args.max_tokens,
         "limits.max_budget_usd": args.max_budget_usd,
         "limits.max_time_s": args.max_time,
+        "limits.max_disk_mb": args.max_disk,
         "checks.retries": args.check_retries,
     }
     settings = load_settings(environ, cwd, flags)

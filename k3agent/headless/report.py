@@ -12,6 +12,7 @@ _HEADS = {
     TurnOutcome.MAX_TOKENS: "Stopped",
     TurnOutcome.MAX_BUDGET: "Stopped",
     TurnOutcome.MAX_TIME: "Stopped",
+    TurnOutcome.MAX_DISK: "Stopped",
     TurnOutcome.INTERRUPTED: "Interrupted",
 }
 _RESUMABLE = {*_HEADS, TurnOutcome.PROVIDER}

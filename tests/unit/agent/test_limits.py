@@ -22,6 +22,7 @@ from support.agents import (
     step,
 )
 
+from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.options import Limits, Receipt
 from k3agent.agent.policies import LimitPolicy
 from k3agent.agent.session import Session
@@ -145,7 +146,7 @@ async def test_tokens_and_money_are_limited(
 )
 def test_a_limit_is_told_in_its_unit(limit: int, said: str) -> None:
     receipt = Receipt(num_turns=limit)
-    policy = LimitPolicy(Limits(max_turns=limit), receipt, Profile.COMPACT, lambda: 0.0)
+    policy = LimitPolicy(Limits(max_turns=limit), receipt, Profile.COMPACT, lambda: 0.0, DiskUse(()))
     reached = policy.before_step(is_first=False)
     assert reached is not None and reached.detail == f"the limit of {said} is reached"
 
@@ -333,4 +334,23 @@ async def test_compact_an_identical_call_after_an_error_is_refused_until_somethi
     assert run.results[0].startswith("a does not exist.")
     assert run.results[1].startswith("this same call failed before")
     assert run.results[3].startswith("Edited a (1 replacement).")
+    await run.session.aclose()
+
+
+async def test_a_workspace_that_grows_too_much_ends_the_run_with_a_report(tmp_path: Path) -> None:
+    big = step(call("shell", command="head -c 3000000 /dev/zero > big.bin"))
+    run = await start(tmp_path, [big, step(text="UNFINISHED: big.bin.")], limits=Limits(max_disk_mb=2))
+    (tmp_path / "ws" / "there.bin").write_bytes(b"\0" * 4_000_000)
+    # What was there before the run does not count.
+    run.session._limits._disk.begin()
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.MAX_DISK and "2 MB of disk (--max-disk)" in end.detail
+    assert len(run.client.requests) == 2
+    await run.session.aclose()
+
+
+async def test_disk_is_given_back(tmp_path: Path) -> None:
+    big = step(call("shell", command="head -c 3000000 /dev/zero > big.bin; rm big.bin"))
+    run = await start(tmp_path, [big, DONE], limits=Limits(max_disk_mb=2))
+    assert (await run.session.submit("go")).outcome is TurnOutcome.SUCCESS
     await run.session.aclose()
