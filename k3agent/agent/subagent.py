@@ -27,6 +27,7 @@ from k3agent.agent.worktrees import Worktree
 from k3agent.errors import K3AgentError, ProviderError, ToolError
 from k3agent.events import (
     AnyEvent,
+    ApprovalAnswered,
     ApprovalAsked,
     CallProgressed,
     CallProposed,
@@ -106,7 +107,7 @@ class FanOut:
         self._nodes: list[TaskNode] = []
         # Subagents in a turn, by the number of their node.
         self._busy: dict[int, Child] = {}
-        self._questions: set[asyncio.Task[None]] = set()
+        self._questions: dict[int, set[asyncio.Task[None]]] = {}
 
     async def run(self, briefs: Sequence[TaskBrief]) -> list[TaskReport]:
         """All tasks to their end. Raises ToolError for a plan that cannot be, and ProviderError when the
@@ -265,7 +266,7 @@ class FanOut:
                 self._busy[node.number].interrupt(reason)
             else:
                 task.cancel()
-        await asyncio.gather(*running, *self._questions, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
 
     def _leave(self, state: TaskState) -> int:
         """All that is not over gets `state`, in one commit. Returns how many that are."""
@@ -345,6 +346,8 @@ class FanOut:
             self._settle(node, child, folder, ended)
         finally:
             self._busy.pop(node.number, None)
+            for question in self._questions.pop(node.number, ()):
+                question.cancel()
             self._purse.close(node)
             await child.aclose()
 
@@ -443,8 +446,7 @@ class FanOut:
                 emit(Noticed, level="warning", text=f"{node.title}: {event.text}", data=event.data)
             case ApprovalAsked():
                 question = asyncio.get_running_loop().create_task(self._ask(node, child, event))
-                self._questions.add(question)
-                question.add_done_callback(self._questions.discard)
+                self._questions.setdefault(node.number, set()).add(question)
             case _:
                 # The subagent's own session keeps the rest.
                 return
@@ -453,7 +455,14 @@ class FanOut:
         """A subagent's question goes to whoever answers the session that started it."""
         summary = f"{node.title}: {event.summary}"
         call_id = f"{child.id}/{event.call_id}"
-        answer = await self._parts.approvals.ask(call_id, event.tool, summary, event.reason)
+        try:
+            answer = await self._parts.approvals.ask(call_id, event.tool, summary, event.reason)
+        except asyncio.CancelledError:
+            # Its turn has ended: whoever was asked need not answer any more.
+            self._parts.emitter.emit(
+                ApprovalAnswered, call_id=call_id, decision=Decision.DENY, reason="the subagent has ended"
+            )
+            raise
         if answer is not None:
             child.answer(event.call_id, answer.decision, arguments=answer.arguments, reason=answer.reason)
 

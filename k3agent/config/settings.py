@@ -94,6 +94,7 @@ class Settings:
     )
     limits_command_processes: int = _setting(
         "int", 4096, "processes of one command with all it starts", minimum=1
+    )
     limits_max_disk_mb: float | None = _setting(
         "float", None, "megabytes by which a run may make its workspace grow", minimum=1
     )

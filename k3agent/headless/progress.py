@@ -109,7 +109,8 @@ class Progress:
             return
         self._task_states[event.call_id, event.task] = event.state
         words = f": {event.detail}" if event.detail else ""
-        figures = f" ({event.num_turns} steps, {event.num_tokens} tokens)" if event.num_turns else ""
+        steps = f"{event.num_turns} step{'s' if event.num_turns > 1 else ''}"
+        figures = f" ({steps}, {event.num_tokens} tokens)" if event.num_turns else ""
         style = "yellow" if event.state in {"failed", "paused"} else "dim"
         self.line(f"  task {event.task}, {event.title}: {event.state}{figures}{words}"[:_MAX_LINE], style)
 

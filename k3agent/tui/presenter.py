@@ -367,7 +367,10 @@ class Presenter:
         if block is not None:
             words = [event.detail]
             if event.num_turns:
-                words += [f"{event.num_turns} steps", f"{figures.tokens(event.num_tokens)} tokens"]
+                words += [
+                    f"{event.num_turns} step{'s' if event.num_turns > 1 else ''}",
+                    f"{figures.tokens(event.num_tokens)} tokens",
+                ]
             if event.cost_usd:
                 words.append(f"${event.cost_usd:.3f}")
             block.set_task(event.task, event.title, event.state, " · ".join(filter(None, words)))

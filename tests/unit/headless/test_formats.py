@@ -11,6 +11,8 @@ from k3agent.events import (
     Noticed,
     PrefillProgressed,
     ReasoningStreamed,
+    TaskChanged,
+    TaskMessageAdded,
     TurnOutcome,
 )
 from k3agent.headless.formats import End, JsonFormat, Start, StreamJsonFormat, TextFormat
@@ -157,3 +159,51 @@ def test_reading_a_long_prompt_is_told_now_and_then() -> None:
     events = [PrefillProgressed(**HEAD, done=done, total=30_000) for done in range(0, 30_000, 1000)]
     told = [line for line in streamed(*events) if line.get("subtype") == "prefill"]
     assert [(line["done"], line["total"]) for line in told] == [(0, 30_000)]
+
+
+def test_lines_of_subagents_name_the_call_that_started_them() -> None:
+    own = message(Role.ASSISTANT, ToolCall(id="c1", name="task", arguments="{}"))
+    child = TaskMessageAdded(
+        **HEAD, call_id="c1", task=2, child=SessionId("child"), message=message(Role.ASSISTANT).message
+    )
+    moved = TaskChanged(
+        **HEAD, call_id="c1", task=2, title="look", state="running", child=SessionId("child"), cost_usd=0.5
+    )
+    _, first, second, third, *_ = streamed(own, child, moved)
+    assert first["parent_tool_use_id"] is None and "task" not in first
+    assert (second["type"], second["parent_tool_use_id"], second["task"]) == ("assistant", "c1", 2)
+    assert second["task_session_id"] == "child" and second["session_id"] == "s"
+    assert (third["type"], third["subtype"], third["state"]) == ("system", "task", "running")
+    assert third["parent_tool_use_id"] == "c1" and third["cost_usd"] == 0.5
+
+
+def test_progress_tells_a_new_state_once() -> None:
+    said: list[str] = []
+    progress = Progress(said.append, has_color=False)
+    for turns in (0, 1, 2):
+        progress.event(
+            TaskChanged(
+                **HEAD,
+                call_id="c",
+                task=1,
+                title="l\x1bk",
+                state="running",
+                child=SessionId("x"),
+                num_turns=turns,
+            )
+        )
+    failed = TaskChanged(
+        **HEAD,
+        call_id="c",
+        task=1,
+        title="look",
+        state="failed",
+        child=SessionId("x"),
+        detail="no",
+        num_turns=3,
+    )
+    progress.event(failed)
+    text = "".join(said)
+    assert (
+        text.count("running") == 1 and "look: failed (3 steps, 0 tokens): no" in text and "\x1b" not in text
+    )
