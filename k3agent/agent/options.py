@@ -61,12 +61,14 @@ BY_DEFAULT_TASKS = TaskLimits()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtask:
     """What makes a session a subagent's: whose task it does. It may read in `readable`, and write nowhere but
-    in its own folder. `rules_root`: the folder that permission rules are written for.
+    in its own folder; `walls` are the folders of the session that started it. `rules_root`: the folder that
+    permission rules are relative to.
     """
 
     parent: SessionId
     number: int
     rules_root: Path
+    walls: tuple[Path, ...]
     readable: tuple[Path, ...] = ()
 
     @property

@@ -140,16 +140,16 @@ class Territory:
         home: Path,
         environ: Mapping[str, str],
         readable: tuple[Path, ...],
-        is_fenced: bool = False,
+        walls: tuple[Path, ...] = (),
         rules_root: Path | None = None,
         checked: Collection[Path] = (),
         scratch: tuple[Path, ...] = (),
         hosts: tuple[str, ...] = (),
     ) -> None:
-        """`is_fenced`: nothing outside may be written, whatever rules and people say (subagents).
-        `rules_root`: the folder that patterns of rules are relative to, if not `cwd`. `checked`: files that
-        checks are made of. `scratch`: folders that the sandbox makes private for commands; `hosts`: those
-        that it lets them reach.
+        """`walls`: the workspace that a subagent works for; with them nothing outside of `cwd` may be
+        written, whatever rules and people say. `rules_root`: the folder that patterns of rules are relative
+        to, if not `cwd`. `checked`: files that checks are made of. `scratch`: folders that the sandbox makes
+        private for commands; `hosts`: those that it lets them reach.
         """
         from k3agent.tools.sandbox.policy import SECRETS  # lazy: tools bring pydantic, 0.1 s
 
@@ -157,7 +157,8 @@ class Territory:
         self._scratch = scratch
         self.cwd = cwd
         self.rules_root = rules_root or cwd
-        self.is_fenced = is_fenced
+        self.is_fenced = bool(walls)
+        self._walls = walls
         self.roots = (cwd, *(folder.resolve() for folder in extra_dirs))
         self._data = home.resolve()
         self._checked = checked
@@ -171,7 +172,9 @@ class Territory:
 
     def is_open_to_commands(self, path: Path) -> bool:
         """Inside, or in a folder that the sandbox makes private for commands."""
-        return self.is_inside(path) or any(path.is_relative_to(folder) for folder in self._scratch)
+        if self.is_inside(path) or any(path.is_relative_to(folder) for folder in self._walls):
+            return self.is_inside(path)
+        return any(path.is_relative_to(folder) for folder in self._scratch)
 
     def is_readable(self, path: Path) -> bool:
         """Inside, or a full output of this session."""
@@ -192,8 +195,6 @@ class Territory:
                 return None
             return f"{path} is k3agent's own data"
         if is_write:
-            if self.is_fenced and not self.is_inside(path):
-                return f"{path} is outside the folder of this subagent, {self.cwd}"
             if path in self._checked:
                 return f"{path} is part of a check, which may not be changed to pass it (checks.protect)"
             for root in self.roots:
@@ -262,6 +263,9 @@ class Permissions:
         for rule in self._deny:
             if rule.fits_tool(tool) and rule.fits_path(path, self.territory.rules_root):
                 return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies it", by="rule")
+        if is_write and self.territory.is_fenced and not self.territory.is_inside(path):
+            reason = f"{path} is outside the folder of this subagent, {self.territory.cwd}"
+            return Verdict(action=Action.DENY, reason=reason, by="protection")
         protected = self.territory.protected(path, is_write=is_write)
         if protected is not None:
             return Verdict(action=Action.ASK, reason=protected, by="protection")

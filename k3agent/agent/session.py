@@ -218,7 +218,7 @@ class Session:
                 *(blob_folder, self._tool_ctx.output_dir, options.home / "worktrees" / self.id),
                 *(subtask.readable if subtask else ()),
             ),
-            is_fenced=subtask is not None,
+            walls=subtask.walls if subtask else (),
             rules_root=subtask.rules_root if subtask else None,
             checked=self._checked,
             scratch=self.sandbox.scratch,

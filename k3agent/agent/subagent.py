@@ -368,6 +368,7 @@ class FanOut:
                 parent=parts.session_id,
                 number=node.number,
                 rules_root=root,
+                walls=(self._root, *parts.options.extra_dirs),
                 readable=(root, *parts.options.extra_dirs),
             ),
         )
