@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from k3agent.agent.emitter import Emitter
 from k3agent.errors import ToolError
 from k3agent.events import ApprovalAnswered, ApprovalAsked, Decision
 from k3agent.types import JsonObject
-
-if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
-    from k3agent.tools.base import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +60,7 @@ class Approvals:
         if future is not None and not future.done():
             future.set_result(answer)
 
-    async def question(self, call_id: str, question: Question) -> str:
+    async def question(self, call_id: str, text: str, options: tuple[str, ...], default: str = "") -> str:
         """The user's own words. Where nobody can answer, the question is kept; its default is taken,
         or ToolError raised, as also where the user declines to answer.
         """
@@ -72,18 +68,18 @@ class Approvals:
             self.unanswered.append(
                 {
                     "call_id": call_id,
-                    "question": question.text,
-                    "options": list(question.options),
-                    "taken": question.default or None,
+                    "question": text,
+                    "options": list(options),
+                    "taken": default or None,
                 }
             )
-            if question.default:
-                return f"(nobody is here to answer; your default is taken) {question.default}"
+            if default:
+                return f"(nobody is here to answer; your default is taken) {default}"
             raise ToolError("nobody can answer here. Decide for yourself and say what you assumed.")
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._questions[call_id] = future
-        choices = "\n".join(question.options)
-        self._emitter.emit(ApprovalAsked, call_id=call_id, tool="ask", summary=question.text, reason=choices)
+        choices = "\n".join(options)
+        self._emitter.emit(ApprovalAsked, call_id=call_id, tool="ask", summary=text, reason=choices)
         try:
             return await future
         finally:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from k3agent.agent import digest
-from k3agent.agent.context import Context, last_facts
+from k3agent.agent.context import Context
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.markers import mentions_marker
 from k3agent.agent.options import Receipt
@@ -231,7 +231,7 @@ class Compactor:
         words = digest.user_words(dropped, chars(self._share(limit, WORDS_SHARE, WORDS_TOKENS)))
         pinned = load_pinned(parts.store, self._id)
         state = digest.state(
-            facts=last_facts(self._messages),
+            facts=parts.transcript.facts,
             todo=load_todo(parts.store, self._id),
             jobs=parts.jobs(),
             files=digest.changed_files(parts.store.calls(self._id)),

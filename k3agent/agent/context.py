@@ -7,7 +7,7 @@ messages of the harness, added when they differ from what was said last.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from k3agent.types import (
     ImagePart,
     JsonObject,
     Message,
+    MessageId,
     Origin,
     ReasoningPart,
     Request,
@@ -86,6 +87,26 @@ def last_facts(messages: Sequence[Message]) -> str:
     return ""
 
 
+class _Places:
+    """Where each message of a conversation stands, kept up as it grows: long ones are not looked through in
+    every step.
+    """
+
+    def __init__(self) -> None:
+        self._at: dict[MessageId, int] = {}
+        self._last: MessageId | None = None
+
+    def of(self, messages: Sequence[Message]) -> Mapping[MessageId, int]:
+        count = len(self._at)
+        # A rewind took messages away, or it is another conversation.
+        if count > len(messages) or (count and messages[count - 1].id != self._last):
+            self._at, count = {}, 0
+        for at in range(count, len(messages)):
+            self._at[messages[at].id] = at
+        self._last = messages[-1].id if messages else None
+        return self._at
+
+
 class Context:
     """Builds the requests of one session and keeps count of their size."""
 
@@ -105,6 +126,7 @@ class Context:
         # What the endpoint said, until a request shows that it is less.
         self.window = info.context_window
         self.compactions: list[CompactionRow] = []
+        self._places = _Places()
         self._session_id = session_id
         self._info = info
         self._schema = response_schema
@@ -125,15 +147,17 @@ class Context:
         rows = [row for row in self.compactions if not row.is_undone]
         if not rows:
             return None
-        ids = {message.id for message in messages}
-        return next((row for row in reversed(rows) if row.leaf in ids and row.last_dropped in ids), None)
+        places = self._places.of(messages)
+        return next(
+            (row for row in reversed(rows) if row.leaf in places and row.last_dropped in places), None
+        )
 
     def view(self, messages: Sequence[Message]) -> list[Message]:
         """What a request holds of the conversation: all of it, or its short form and what came after."""
         row = self.active(messages)
         if row is None:
             return list(messages)
-        start = next(at for at, message in enumerate(messages) if message.id == row.last_dropped) + 1
+        start = self._places.of(messages)[row.last_dropped] + 1
         return [row.message, *messages[start:]]
 
     def num_tokens(self, view: Sequence[Message]) -> int:

@@ -326,7 +326,7 @@ class Dispatcher:
                 bench.emitter.emit(CallProgressed, call_id=call.id, text=text)
 
         async def ask(question: Question) -> str:
-            return await bench.approvals.question(call.id, question)
+            return await bench.approvals.question(call.id, question.text, question.options, question.default)
 
         if prepared.access.runs is not None:
             await self.changes.begin()

@@ -453,7 +453,7 @@ class Session:
         if self.info.profile is Profile.COMPACT:
             return ""
         facts = ctx_texts.facts(self._cwd, self.permission_mode, date.today())
-        return "" if facts == ctx_texts.last_facts(self._transcript.messages) else facts
+        return "" if facts == self._transcript.facts else facts
 
     def _close_open_turn(self) -> None:
         """A turn that was left open and is not continued: its calls get results, without running anything."""

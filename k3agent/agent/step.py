@@ -130,11 +130,11 @@ class Collector:
                 )
             elif kind == "text" and any(self._text):
                 parts.append(TextPart(text=_whole("".join(self._text))))
-        taken = set(taken_ids)
+        own: set[str] = set()
         for index in sorted(self._calls):
             call = self._calls[index]
-            call_id = _unique(call.id, taken)
-            taken.add(call_id)
+            call_id = _unique(call.id, taken_ids, own)
+            own.add(call_id)
             parts.append(ToolCall(id=call_id, name=call.name, arguments=_whole("".join(call.arguments))))
         return tuple(parts)
 
@@ -148,15 +148,13 @@ class Collector:
         return codec.dump({"reasoning": masked(self._reasoning), "text": masked(self._text), "calls": calls})
 
 
-def _unique(call_id: str, taken: set[str]) -> str:
+def _unique(call_id: str, taken: set[str], own: set[str]) -> str:
     if not call_id:
         return f"call_{new_id()}"
-    if call_id not in taken:
-        return call_id
-    number = 2
-    while f"{call_id}_{number}" in taken:
-        number += 1
-    return f"{call_id}_{number}"
+    found, number = call_id, 2
+    while found in taken or found in own:
+        found, number = f"{call_id}_{number}", number + 1
+    return found
 
 
 def _whole(text: str) -> str:

@@ -185,11 +185,9 @@ class FanOut:
             )
         if price.usd <= bounds.fan_out_usd and price.tokens <= bounds.fan_out_tokens:
             return
-        from k3agent.tools.base import Question  # lazy: pydantic; loaded by `prepare`
-
-        question = Question(text=f"Start {many}? They need {price.text}.", options=("yes", "no"))
+        question = f"Start {many}? They need {price.text}."
         try:
-            answer = await parts.approvals.question(self._call_id, question)
+            answer = await parts.approvals.question(self._call_id, question, ("yes", "no"))
         except ToolError as error:
             raise ToolError(
                 f"{many} would need {price.text}: more than may start unasked (tasks.fan_out_usd ="

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
+from k3agent.agent.context import last_facts
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.markers import mentions_marker
 from k3agent.errors import StoreError
@@ -64,6 +65,8 @@ class Transcript:
         self._emitter = emitter
         self.messages: list[Message] = store.messages(session_id)
         self.call_ids: set[str] = {call.id for message in self.messages for call in message.calls}
+        # The newest facts message; kept, because it may stand at the very beginning.
+        self.facts = last_facts(self.messages)
         self.knows_markers = any(_mentions(message) for message in self.messages)
 
     @property
@@ -124,6 +127,7 @@ class Transcript:
         """Take up a message that is stored already."""
         self.messages.append(message)
         self.call_ids.update(call.id for call in message.calls)
+        self.facts = last_facts([message]) or self.facts
         self.knows_markers = self.knows_markers or _mentions(message)
         self._emitter.emit(MessageAdded, message=message)
 
@@ -136,6 +140,7 @@ class Transcript:
             raise StoreError(f"session {self._session_id} has no message {message_id} to go back to")
         message = self.messages[at]
         del self.messages[at:]
+        self.facts = last_facts(self.messages)
         return message
 
     def open_calls(self) -> Message | None:
