@@ -283,4 +283,8 @@ class JobsTool:
         found = await asyncio.to_thread(
             truncate.excerpt, job.output, shown=paths.relative(job.output, ctx.cwd)
         )
-        return ToolOutput(text=f"{found.text}\n[job {job.id} {job.status}]".lstrip("\n"))
+        refused = ""
+        if job.exit_code:
+            refused = ctx.sandbox.explain(found.text, ctx.cwd, (ctx.cwd, *ctx.extra_dirs))
+        lines = (found.text, refused, f"[job {job.id} {job.status}]")
+        return ToolOutput(text="\n".join(line for line in lines if line))

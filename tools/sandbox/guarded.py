@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import platform
 import shutil
 import sys
@@ -20,6 +21,8 @@ from k3agent.tools.sandbox.later import REFUSED, Watch
 from k3agent.tools.sandbox.policy import Bounds, Policy, git_folders
 from k3agent.tools.sandbox.proxy import Proxy
 from k3agent.tools.support.usage import command_limits
+
+log = logging.getLogger(__name__)
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 INET = (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
@@ -60,11 +63,13 @@ class Guarded:
         self._temporary: Path | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._proxy: Proxy | None = None
+        # About what was found just before a command; told with the next look.
+        self._untold = ""
         self._watches: dict[tuple[Path, ...], Watch] = {}
 
     def wrap(self, argv: Sequence[str], cwd: Path, writable: Sequence[Path]) -> list[str]:
         # What an earlier command has left since the last look must not pass for the user's own.
-        self.settle()
+        self._untold = self.settle()
         policy = self.policy(cwd, writable)
         self._watches[policy.writable] = Watch(policy.writable)
         return self.wrapped(argv, cwd, policy)
@@ -78,7 +83,8 @@ class Guarded:
         if is_over:
             self._watches.clear()
         if not refused:
-            return ""
+            told, self._untold = self._untold, ""
+            return told
         shown = ", ".join(map(str, refused[:MAX_SHOWN])) + (" ..." if len(refused) > MAX_SHOWN else "")
         return (
             f"[sandbox: {shown} can make programs run outside of the sandbox, so commands may not make or"
@@ -122,7 +128,9 @@ class Guarded:
         return self._temporary
 
     def close(self) -> None:
-        self.settle(is_over=True)
+        told = self.settle(is_over=True)
+        if told:
+            log.warning("%s", told)
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None

@@ -361,3 +361,18 @@ async def test_program_that_is_not_there(ctx, call):
     ctx.sandbox = Broken()
     error = await call.error("shell", command="ls")
     assert error == "The command could not be started: No such file or directory."
+
+
+async def test_a_job_that_was_stopped_is_explained(ctx, call):
+    class Telling(NoSandbox):
+        def explain(self, output, cwd, writable):
+            return "[sandbox: told]" if "denied" in output else ""
+
+    ctx.sandbox = Telling()
+    await call("shell", command="echo denied; exit 1", background=True)
+    for _ in range(100):
+        text = await call("jobs", action="output", job="j1")
+        if "exit code" in text:
+            break
+        await asyncio.sleep(0.1)
+    assert text == "denied\n[sandbox: told]\n[job j1 exit code 1]"
