@@ -29,6 +29,8 @@ COMMANDS = {
     "plan": "what a model needs in memory, what fits on which GPUs, how to start it",
     "models": "known models and where each can be reached from here",
     "config": "list, get, set, path, trust",
+    "login": "stores a provider's key in the system keyring",
+    "logout": "removes a provider's stored key",
     "doctor": "what works here, what does not, and what mends it",
 }
 
@@ -118,6 +120,10 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from k3agent.commands.undo import undo as found
     elif name == "config":
         from k3agent.commands.config import config as found
+    elif name in {"login", "logout"}:
+        from k3agent.commands import login
+
+        found = getattr(login, name)
     else:
         from k3agent.commands import overviews
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from k3agent.config.keys import with_stored_keys
 from k3agent.config.paths import data_home
 from k3agent.config.settings import load_settings
 from k3agent.headless.arguments import Parser
@@ -42,7 +43,7 @@ def models(argv: Sequence[str]) -> int:
     parser = Parser("models", "Known models, and where each can be reached from here.")
     parser.add_argument("--json", action="store_true", help="one JSON array")
     args = parser.parse(argv)
-    rows = reachable_models(os.environ, load_settings().providers)
+    rows = reachable_models(with_stored_keys(os.environ, data_home(os.environ)), load_settings().providers)
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
@@ -60,4 +61,4 @@ def doctor(argv: Sequence[str]) -> int:
     parser = Parser("doctor", "What works here, what does not, and the command that mends each.")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     args = parser.parse(argv)
-    return report(os.environ, Path.cwd(), as_json=args.json)
+    return report(with_stored_keys(os.environ, data_home(os.environ)), Path.cwd(), as_json=args.json)

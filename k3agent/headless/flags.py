@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from k3agent.config.flags import add_folders_and_prompt, add_model_and_rules
+from k3agent.config.keys import with_stored_keys
 from k3agent.config.paths import data_home
 from k3agent.config.settings import SANDBOXES, Settings, load_settings
 from k3agent.errors import ConfigError
@@ -103,6 +104,7 @@ def run_command(argv: Sequence[str]) -> int:
     early_signals = _catch_signals()
     from k3agent.logs import start_logging  # lazy: after the flags are known to be right
 
+    environ, key_problem = _with_keys(environ, home)
     start_logging(home, environ)
     from k3agent.headless.run import RunOptions, failed_before_start, run  # lazy: brings the agent
 
@@ -128,10 +130,20 @@ def run_command(argv: Sequence[str]) -> int:
         schema_file=args.json_schema,
     )
     try:
+        if key_problem is not None:
+            raise key_problem
         settings = _settings(args, environ, cwd)
     except ConfigError as error:
         return failed_before_start(options, error)
     return run(dataclasses.replace(options, settings=settings))
+
+
+def _with_keys(environ: dict[str, str], home: Path) -> tuple[dict[str, str], ConfigError | None]:
+    """The environment with stored keys, and what stood against it: to be told in the format of the run."""
+    try:
+        return with_stored_keys(environ, home), None
+    except ConfigError as error:
+        return environ, error
 
 
 def _known_session(args: Namespace, home: Path, cwd: Path) -> str | None:

@@ -81,13 +81,14 @@ def launch(parser: ArgumentParser, parse: Callable[[Sequence[str]], Namespace], 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print(NO_TERMINAL.format(use=_without_terminal(args)), file=sys.stderr)
         return USAGE_ERROR
+    from k3agent.config.keys import with_stored_keys
     from k3agent.config.paths import data_home
 
-    environ = dict(os.environ)
+    home = data_home(os.environ)
     options = UiOptions(
         cwd=cwd,
-        environ=environ,
-        home=data_home(environ),
+        environ=with_stored_keys(os.environ, home),
+        home=home,
         flags=_flags(args),
         prompt=args.prompt or "",
         resume_id=args.resume or None,
