@@ -56,7 +56,7 @@ class Guarded:
     def __init__(self, bounds: Bounds, *, has_network: bool) -> None:
         own = (Path(sys.prefix), Path(sys.base_prefix), LAUNCHER.parent)
         readable = (*bounds.readable, *own)
-        self._bounds = replace(bounds, readable=readable)
+        self._bounds = replace(bounds, readable=readable, own=(*bounds.own, *own))
         self.limits = bounds.limits or command_limits()
         self.has_network = has_network
         self._git: dict[Path, tuple[Path, ...]] = {}

@@ -13,9 +13,11 @@ from typing import Any
 
 from k3agent.tools.sandbox import seccomp
 from k3agent.tools.sandbox.bubblewrap import needs_binding
-from k3agent.tools.sandbox.guarded import INET, Guarded
+from k3agent.tools.sandbox.guarded import INET, Guarded, gpu_devices
 from k3agent.tools.sandbox.policy import Bounds, Policy
 from k3agent.tools.sandbox.rules import CHANGE, READ_FILE, ruleset
+
+PLAIN_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 class Landlock(Guarded):
@@ -51,14 +53,17 @@ class Landlock(Guarded):
             )
         paths = [(path, CHANGE | READ_FILE) for path in (*policy.writable, self.temporary)]
         paths += [(path, READ_FILE) for path in policy.readable]
-        paths += [(path, READ_FILE) for path in readable_around(policy.hidden)]
+        # Disks and terminals of others are devices too.
+        paths += [(path, READ_FILE) for path in readable_around((*policy.hidden, Path("/dev")))]
         # Sockets of other programs (Docker, agents of keys) could be connected to, so none can be made.
         return self._launch(
             argv,
             temporary=str(self.temporary),
             families=INET if self.has_network else (),
             limits={},
-            landlock=ruleset(self.abi, paths, READ_FILE, is_net_off=not self.has_network),
+            landlock=ruleset(
+                self.abi, paths, READ_FILE, is_net_off=not self.has_network, has_own_devices=False
+            ),
         )
 
     def _namespaces(self, policy: Policy) -> dict[str, Any]:
@@ -68,6 +73,7 @@ class Landlock(Guarded):
             "network": self.has_network,
             "temporary": str(self.temporary),
             "shared_memory": self.limits.memory,
+            "devices": [f"/dev/{name}" for name in PLAIN_DEVICES] + gpu_devices(),
             "hidden": [str(path) for path in policy.hidden],
             "bound": [str(path) for path in bound],
             "readonly": [str(path) for path in readonly],

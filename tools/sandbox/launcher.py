@@ -5,7 +5,7 @@ this one process before `execve`: no code runs between a fork and an exec of the
 """
 
 # pathlib costs start-up time, and this starts with every command.
-# ruff: noqa: PTH103, PTH109, PTH110, PTH112, PTH123
+# ruff: noqa: PTH102, PTH103, PTH109, PTH110, PTH112, PTH120, PTH123, PTH211
 from __future__ import annotations
 
 import base64
@@ -74,7 +74,7 @@ def enter_namespaces(plan: dict[str, Any]) -> None:
     for path in plan["hidden"]:
         hide(path)
     bind(plan["temporary"], "/tmp")
-    mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={plan['shared_memory']}")
+    make_devices(plan["devices"], plan["shared_memory"])
     for path, fd in held:
         os.makedirs(path, exist_ok=True)
         bind(f"/proc/self/fd/{fd}", path, is_readonly=path in plan["readonly"])
@@ -94,6 +94,31 @@ def enter_namespaces(plan: dict[str, Any]) -> None:
         set_readonly(path)
     if not plan["network"]:
         raise_loopback()
+
+
+def make_devices(paths: list[str], shared_memory: int) -> None:
+    """A /dev of its own: without disks, and with terminals of its own only."""
+    held = [(path, os.open(path, os.O_PATH), os.path.isdir(path)) for path in paths if os.path.exists(path)]
+    mount("tmpfs", "/dev", "tmpfs", MS_NOSUID, "mode=0755,size=1m")
+    for path, fd, is_folder in held:
+        if is_folder:
+            os.makedirs(path)
+        else:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666))
+        bind(f"/proc/self/fd/{fd}", path)
+        os.close(fd)
+    for name, data in (
+        ("pts", "newinstance,ptmxmode=0666,mode=0620"),
+        ("shm", f"mode=1777,size={shared_memory}"),
+    ):
+        os.mkdir(f"/dev/{name}")
+        kind = "devpts" if name == "pts" else "tmpfs"
+        mount(kind, f"/dev/{name}", kind, MS_NOSUID | (0 if name == "pts" else MS_NODEV), data)
+    links = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "core": "/proc/kcore"}
+    links |= {name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))}
+    for name, target in links.items():
+        os.symlink(target, f"/dev/{name}")
 
 
 def set_readonly(path: str, *, is_on: bool = True, is_deep: bool = False) -> None:

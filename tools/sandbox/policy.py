@@ -68,19 +68,22 @@ class Policy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """What of a policy does not change with the command. `private` is hidden, for example the agent's store;
-    `readable` are folders in it, or in /tmp, that may be read all the same; `home` is the user's. `limits`:
+    `readable` are folders in it, or in /tmp, that may be read all the same; `home` is the user's. `own` are
+    programs of the agent, which must not change although they lie in the workspace. `limits`:
     None for those that fit the machine. `hosts`: what commands may reach although the network is off.
     """
 
     home: Path
     private: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
+    own: tuple[Path, ...] = ()
     limits: Limits | None = None
     hosts: tuple[str, ...] = ()
 
     def policy(self, writable: Sequence[Path], git_folders: Sequence[Path]) -> Policy:
         roots = tuple(dict.fromkeys(path for path in (*writable, *git_folders) if path.is_dir()))
         protected = list(dict.fromkeys(_protected(roots, git_folders, self.home)))
+        protected += [path for path in self.own if _is_below(path, roots) and path not in roots]
         pinned = {
             folder
             for path in protected

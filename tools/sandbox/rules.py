@@ -22,7 +22,9 @@ ABSTRACT_SOCKETS_AND_SIGNALS = 3
 REMOVE = REMOVE_DIR | REMOVE_FILE
 MAKE = MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM
 CHANGE = WRITE_FILE | TRUNCATE | REMOVE | MAKE | REFER
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "shm")
+# Only where they are not those of the user, whose terminals could be read and written.
+TERMINALS = ("ptmx", "pts")
 
 
 def abi_version() -> int:
@@ -32,14 +34,20 @@ def abi_version() -> int:
 
 
 def ruleset(
-    abi: int, paths: Sequence[tuple[Path, int]], reads: int = 0, *, is_net_off: bool = False
+    abi: int,
+    paths: Sequence[tuple[Path, int]],
+    reads: int = 0,
+    *,
+    is_net_off: bool = False,
+    has_own_devices: bool = True,
 ) -> dict[str, Any]:
     """What the launcher hands to the kernel. `paths` with their rights; `reads`: rights of reading that are
     taken from all other paths too.
     """
     files = CHANGE | MAKE_CHAR | MAKE_BLOCK | reads
     files |= IOCTL_DEV if abi >= 5 else 0
-    devices = [f"/dev/{name}" for name in DEVICES] + gpu_devices()
+    names = (*DEVICES, *(TERMINALS if has_own_devices else ()))
+    devices = [f"/dev/{name}" for name in names] + gpu_devices()
     own = [(path, CHANGE | IOCTL_DEV | reads) for path in devices]
     return {
         "files": files,

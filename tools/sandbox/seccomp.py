@@ -13,7 +13,8 @@ from errno import EACCES, ENOSYS, EPERM
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NEW_NAMESPACES = 0x7E020000
-TIOCSTI = 0x5412
+# Both put text into the input of a terminal.
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 X32 = 0x40000000
 
 LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -111,7 +112,8 @@ def program(machine: str, families: Collection[int]) -> bytes:
             code += _when(numbers[known.column], _op(RETURN, FAIL | error))
     for numbers in (CLONE, UNSHARE):
         code += _when(numbers[known.column], *_argument(0, JUMP_ANY_BIT, NEW_NAMESPACES, EPERM))
-    code += _when(IOCTL[known.column], *_argument(1, JUMP_EQUAL, TIOCSTI, EPERM))
+    typing = [row for each in (TIOCSTI, TIOCLINUX) for row in _argument(1, JUMP_EQUAL, each, EPERM)]
+    code += _when(IOCTL[known.column], *typing)
     checks = [
         _op(JUMP_EQUAL, family, len(families) - index, 0) for index, family in enumerate(sorted(families))
     ]

@@ -338,3 +338,39 @@ def test_named_hosts_are_reached_through_the_proxy(cage: Cage) -> None:
         assert told.startswith("[sandbox: no connection to example.invalid:80;"), told
         named.sandbox.close()
         server.shutdown(socket.SHUT_RDWR)
+
+
+def test_disks_and_terminals_are_out_of_reach(cage: Cage) -> None:
+    """Root may read disks, and everybody the terminals of the same user."""
+    first, second = os.openpty()
+    try:
+        name = os.ttyname(second)
+        done = cage.run(
+            f"ls -l /dev | grep -c ^b; echo typed > {name}; head -c 1 {name} < /dev/null;"
+            f" for d in /sys/block/*; do head -c 1 /dev/${{d##*/}} && echo read; done"
+        )
+        os.set_blocking(first, False)
+        with pytest.raises(BlockingIOError):
+            os.read(first, 100)
+        assert "read" not in done.stdout.split()
+    finally:
+        os.close(first)
+        os.close(second)
+    if cage.backend != "landlock":
+        assert done.stdout.split()[0] == "0"
+        source = (
+            "import os, pty; a, b = pty.openpty(); os.write(b, b'x'); print(os.read(a, 9), os.ttyname(b))"
+        )
+        assert cage.python(source).stdout.startswith("b'x' /dev/pts/"), cage.python(source).stderr
+
+
+def test_programs_of_the_agent_in_the_workspace_are_kept(cage: Cage) -> None:
+    if cage.backend == "landlock":
+        pytest.skip("as above")
+    program = cage.workspace / ".venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.write_text("old")
+    bounds = Bounds(home=cage.home, own=(cage.workspace / ".venv",))
+    inside = Cage(cage.backend, make(cage.backend, bounds), cage.home, cage.workspace)
+    inside.run("echo evil > .venv/bin/python; mv .venv old; rm -rf .venv")
+    assert program.read_text() == "old"

@@ -139,7 +139,8 @@ def test_the_filter(machine: str) -> None:
         assert verdict(number, 0x3D0F00) == ALLOW  # what a thread is made with
     assert [verdict(socket, family) for family in (1, 2)] == [ALLOW, ALLOW]
     assert [verdict(socket, family) for family in (0, 10, 40)] == [seccomp.FAIL | seccomp.EACCES] * 3
-    assert verdict(ioctl, 0, seccomp.TIOCSTI) == seccomp.FAIL | seccomp.EPERM
+    for typing in (seccomp.TIOCSTI, seccomp.TIOCLINUX):
+        assert verdict(ioctl, 0, typing) == seccomp.FAIL | seccomp.EPERM
     assert verdict(ioctl, 0, 0x5401) == ALLOW
     assert verdict(0 if machine == "x86_64" else 63) == ALLOW  # read
     assert verdict(0, audit=0x40000003) == KILL
