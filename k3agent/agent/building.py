@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from k3agent.agent.check_files import files_of_checks
 from k3agent.agent.context import Context, system_prompt
+from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.instructions import Instruction, check_overhead, find_instructions
 from k3agent.agent.masking import Masker
-from k3agent.agent.options import SessionOptions
+from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.permissions import check_rules
+from k3agent.agent.policies import LimitPolicy
 from k3agent.config.paths import prefix_cache, user_config
 from k3agent.errors import ConfigError, SandboxError
 from k3agent.events import Noticed
@@ -119,6 +121,14 @@ def _sockets(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Doors to programs with other rights that the environment names: a key agent, Docker."""
     named = (environ.get("SSH_AUTH_SOCK", ""), environ.get("DOCKER_HOST", "").removeprefix("unix://"))
     return tuple(Path(name) for name in named if name.startswith("/"))
+
+
+def limit_policy(
+    options: SessionOptions, session_id: SessionId, receipt: Receipt, elapsed_s: Callable[[], float]
+) -> LimitPolicy:
+    """The limits of this run; its disk is that of the workspace and of the session's outputs."""
+    disk = DiskUse((options.cwd.resolve(), *options.extra_dirs, options.home / "outputs" / session_id))
+    return LimitPolicy(options.limits, receipt, options.client.info.profile, elapsed_s, disk)
 
 
 def choose_effort(wanted: Effort | None, info: ModelInfo) -> Effort:

@@ -99,11 +99,9 @@ class Planner:
         self._emitter.emit(
             Noticed, level="warning", text=f"The model wants to change what it works for: {words}.", data=data
         )
-        from k3agent.tools.base import Question  # lazy: pydantic; loaded by `prepare`
-
         text = f"The model wants to change what it works for: {words}. You asked: {stated.ask}"
         try:
-            answer = await self._approvals.question(call_id, Question(text=text, options=("yes", "no")))
+            answer = await self._approvals.question(call_id, text, ("yes", "no"))
         except ToolError as error:
             raise ToolError(
                 f"{words}: that is for the user to decide, and nobody can be asked here. Keep to the goal"

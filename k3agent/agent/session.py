@@ -17,7 +17,6 @@ from k3agent.agent.approvals import Answer, Approvals
 from k3agent.agent.check_files import CheckFiles
 from k3agent.agent.compaction import Compactor, CompactorParts
 from k3agent.agent.context import Context
-from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.loop import TurnParts
@@ -25,7 +24,7 @@ from k3agent.agent.masking import Masker
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions, Territory
 from k3agent.agent.planning import Planner
-from k3agent.agent.policies import CompactionPolicy, LimitPolicy
+from k3agent.agent.policies import CompactionPolicy
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.safekeeping import Safekeeping, restore_notices
 from k3agent.agent.step import Stepper
@@ -100,8 +99,7 @@ class Session:
             receipt=self.receipt,
             masker=self._masker,
         )
-        disk = DiskUse((self._cwd, *options.extra_dirs, options.home / "outputs" / self.id))
-        self._limits = LimitPolicy(options.limits, self.receipt, self.info.profile, self._elapsed_s, disk)
+        self._limits = building.limit_policy(options, self.id, self.receipt, self._elapsed_s)
         self._stepper.may_step = self._limits.may_step
         self._tool_ctx = self._build_tool_context()
         self._bench = self._build_bench()
