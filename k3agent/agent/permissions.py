@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k3agent.errors import ConfigError
+from k3agent.safety.secretfiles import is_secret_file
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Access
@@ -205,6 +206,12 @@ class Territory:
                             return f"{path} lies in the protected folder {name}"
         return None
 
+    def secret(self, path: Path) -> str | None:
+        """Why its content is not shown or changed unless a rule allows it, or None."""
+        if not is_secret_file(path.name):
+            return None
+        return f"{self.shown(path)} is a file for secrets; only the user, or a rule for it, may allow that"
+
     def runs_later(self, path: Path) -> str | None:
         """Why writing there is asked about unless a rule allows it, or None."""
         from k3agent.tools.sandbox.policy import PROTECTED  # lazy: tools bring pydantic, 0.1 s
@@ -272,9 +279,9 @@ class Permissions:
         for rule in self._allow:
             if rule.fits_tool(tool) and rule.fits_path(path, self.territory.rules_root):
                 return Verdict(action=Action.ALLOW, reason=f"the rule {rule.text} allows it", by="rule")
-        later = self.territory.runs_later(path) if is_write and self.mode is not Mode.PLAN else None
-        if later is not None:
-            return Verdict(action=Action.ASK, reason=later, by="protection")
+        wary = None if is_write and self.mode is Mode.PLAN else self._wary(path, is_write)
+        if wary is not None:
+            return wary
         is_known = self.territory.is_inside(path) if is_write else self.territory.is_readable(path)
         if not is_known:
             verb = "write" if is_write else "read"
@@ -289,6 +296,14 @@ class Permissions:
         if self.mode is Mode.DEFAULT:
             return Verdict(action=Action.ASK, reason=f"it would write {shown}", by="mode")
         return Verdict(action=Action.ALLOW, reason="writing inside the workspace", by="mode")
+
+    def _wary(self, path: Path, is_write: bool) -> Verdict | None:
+        """Places that are asked about unless a rule allows them."""
+        secret = self.territory.secret(path)
+        if secret is not None:
+            return Verdict(action=Action.ASK, reason=secret, by="mode")
+        later = self.territory.runs_later(path) if is_write else None
+        return None if later is None else Verdict(action=Action.ASK, reason=later, by="protection")
 
     def _judge_host(self, tool: str, host: str) -> Verdict:
         for rules, action in ((self._deny, Action.DENY), (self._allow, Action.ALLOW)):

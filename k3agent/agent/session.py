@@ -69,8 +69,7 @@ class Session:
         self.permission_mode = options.permission_mode
         self.specs: tuple[ToolSpec, ...] = stored.tools
         self._options = options
-        self._store = store
-        self._lock = lock
+        self._store, self._lock = store, lock
         self._cwd = options.cwd.resolve()
         self._checked = building.checked_files(options, self._cwd)
         self._masker = Masker(options.environ, self._cwd)

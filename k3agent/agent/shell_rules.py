@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from k3agent.agent import git_rules, program_rules
+from k3agent.agent import git_rules, program_rules, secret_rules
 from k3agent.agent.permissions import Action, Mode, Territory, Verdict
 from k3agent.agent.shell_syntax import FOUND, SHELLS, ParsedCommand, Redirect, SimpleCommand, Word
 
@@ -150,6 +150,9 @@ class Judge:
         secret = self._secret_word(simple)
         if secret is not None:
             return Verdict(action=Action.ASK, reason=secret, by="protection")
+        shown = secret_rules.shown(simple, self._resolve, self._territory)
+        if shown is not None:
+            return self._ask(shown)
         danger = self._danger(simple, program)
         if danger is not None:
             return self._walled(f"`{_short(simple.text)}`: {danger}")

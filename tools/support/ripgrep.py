@@ -1,7 +1,7 @@
 """Searching file contents: ripgrep as a subprocess, or the same in Python. Both give the same hits.
 
-A line ends where `read` ends it. Hidden, ignored and binary files (those with a NUL) and files above the size
-limit of `textio` are passed over; files that are no valid UTF-8 show U+FFFD.
+A line ends where `read` ends it. Files for secrets, hidden, ignored and binary ones (those with a NUL) and
+those above the size limit of `textio` are passed over; files that are no valid UTF-8 show U+FFFD.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from k3agent.errors import ToolError
+from k3agent.safety.secretfiles import is_secret_file
 from k3agent.tools.support import textio
 from k3agent.tools.support.globs import compile_glob
 from k3agent.tools.support.ignore import is_regular, walk
@@ -70,6 +71,8 @@ class Query:
         """Whether the file, relative to `root`, is meant by `glob`: by its name, from `root` or from the
         workspace.
         """
+        if is_secret_file(inside):
+            return False
         if self.glob is None:
             return True
         glob = self.glob.lstrip("/")

@@ -1,0 +1,34 @@
+"""Would a command show or copy a file for secrets? Programs that use such a file are let be: that is what it
+is for, and what they print of it is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from k3agent.agent.permissions import Territory
+from k3agent.agent.shell_syntax import SimpleCommand, Word
+
+_PLAIN = "cat tac head tail less more nl bat cut paste sort uniq fold column expand rev strings split jq yq"
+_SEARCH = "grep egrep fgrep rg sed awk gawk mawk perl diff cmp comm"
+_ENCODE = "od hexdump xxd base64 base32 openssl gzip tar zip"
+_COPY = "tee cp mv ln scp rsync dd install curl wget"
+SHOWERS = frozenset(f"{_PLAIN} {_SEARCH} {_ENCODE} {_COPY}".split())
+
+
+def shown(simple: SimpleCommand, resolve: Callable[[Word], list[Path]], territory: Territory) -> str | None:
+    """Why the user is to be asked, or None."""
+    if simple.program not in SHOWERS:
+        return None
+    words = [word.removeprefix("@") for word in simple.words[1:] if word is not None]
+    words += [word.partition("=")[2] for word in words if "=" in word]
+    words += [one.target for one in simple.redirects if one.operator == "<" and one.target is not None]
+    for word in words:
+        if word.startswith("-"):
+            continue
+        for path in resolve(word):
+            reason = territory.secret(path)
+            if reason is not None:
+                return reason
+    return None
