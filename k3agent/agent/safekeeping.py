@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from k3agent.agent.approvals import Approvals
 from k3agent.agent.changes import BY_PRODUCTS
+from k3agent.agent.git_marks import git_folder
 from k3agent.agent.permissions import Territory
 from k3agent.errors import StoreError
 from k3agent.events import Decision
@@ -62,6 +63,7 @@ class Safekeeping:
         self._places = [Snapshots(home, root) for root in roots_of(territory.roots)]
         # Folders with too many files: only what a call names is saved there.
         self._too_much: dict[Path, str] = {}
+        self._rules: dict[Path, tuple[object, Rules]] = {}
         self._message_id = ""
         self._has_saved = False
         self._last: dict[str, str] = {}
@@ -168,12 +170,26 @@ class Safekeeping:
     ) -> Saved:
         if place.root not in self._too_much:
             try:
-                rules = rules_of(place.root, self._home)
                 only = None if is_full else named
-                return place.save(self._session_id, rules, extra=extra, only=only)
+                rules, renew = self._rules_of(place.root)
+                return place.save(self._session_id, rules, extra=extra, only=only, renew=renew)
             except TooMuch as error:
                 self._too_much[place.root] = str(error)
         return place.save(self._session_id, Rules(max_files=0), extra=extra)
+
+    def _rules_of(self, root: Path) -> tuple[Rules, Callable[[], Rules] | None]:
+        """The rules, and what gives them anew if new files show up: git is not asked before each call."""
+        stamp = _stamp(root)
+
+        def renew() -> Rules:
+            rules = rules_of(root, self._home)
+            self._rules[root] = stamp, rules
+            return rules
+
+        known = self._rules.get(root)
+        if known is None or stamp is None or known[0] != stamp:
+            return renew(), None
+        return known[1], renew
 
     def _say_once(self, notify: Notify, text: str) -> None:
         if text not in self._said:
@@ -236,6 +252,25 @@ def rules_of(root: Path, home: Path) -> Rules:
         log.info("%s", error)
         return Rules(by_products=LEFT_OUT, private=kept)
     return Rules(ignored=ignored, private=kept, tracked=tracked)
+
+
+def _stamp(root: Path) -> object:
+    """What tells that git tracks or ignores other files than before, by its own folder; None where
+    that cannot be told.
+    """
+    folder = git_folder(root)
+    if folder is None:
+        return "no repository"
+    times: list[int] = []
+    for name in ("index", "info/exclude"):
+        try:
+            info = (folder / name).stat()
+        except OSError:
+            times.append(0)
+            continue
+        times += [info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino]
+    # In a linked work tree the rules lie elsewhere.
+    return tuple(times) if folder.name == ".git" else None
 
 
 def _relative(path: Path, root: Path) -> str | None:

@@ -59,13 +59,15 @@ class Tree:
 
     `folders`: with their modes, the root left out; `left_out`: reason by path, a folder stands for all below
     and '' for everything;
-    `whole`: paths that are left out as a rule and are covered here from end to end.
+    `whole`: paths that are left out as a rule and are covered here from end to end; `fresh`: those of `files`
+    that are not known to be as they were.
     """
 
     files: dict[str, Entry] = field(default_factory=dict)
     folders: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     whole: list[str] = field(default_factory=list)
+    fresh: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +84,10 @@ class Rules:
     max_files: int = MAX_FILES
 
 
-def look(root: Path, rules: Rules) -> Tree:
-    """All that is covered below `root`, nothing where it has gone. Raises TooMuch; StoreError for a file."""
+def look(root: Path, rules: Rules, known: Mapping[str, Entry]) -> Tree:
+    """All that is covered below `root`, nothing where it has gone. Entries of `known` whose signs have not
+    changed are taken over. Raises TooMuch; StoreError for a file.
+    """
     tree = Tree()
     if not rules.max_files:
         tree.left_out[""] = TOO_MANY
@@ -92,27 +96,27 @@ def look(root: Path, rules: Rules) -> Tree:
     if not root.is_dir():
         raise StoreError(f"{root} is no folder: its files cannot be saved")
     until = time.monotonic() + MAX_WALK_S
+    ignored, by_products, private = rules.ignored, rules.by_products, rules.private
 
     def check() -> None:
         if len(tree.files) > rules.max_files or time.monotonic() > until:
             raise TooMuch(f"{root} has more files than are saved step by step ({rules.max_files:,})")
 
-    def is_left_out(relative: str, info: os.stat_result) -> str:
-        if relative in rules.private:
-            return DATA
-        name = relative.rpartition("/")[2]
+    def is_left_out(relative: str, name: str, is_folder: bool, size: int) -> str:
         if name == ".git":
             return OWN_GIT
-        if stat.S_ISDIR(info.st_mode):
-            return IGNORED if relative in rules.ignored or name in rules.by_products else ""
-        if relative in rules.ignored and info.st_size > MAX_IGNORED_BYTES:
+        if relative in private:
+            return DATA
+        if is_folder:
+            return IGNORED if relative in ignored or name in by_products else ""
+        if size > MAX_IGNORED_BYTES and relative in ignored:
             return IGNORED
-        return TOO_LARGE if info.st_size > MAX_FILE_BYTES else ""
+        return TOO_LARGE if size > MAX_FILE_BYTES else ""
 
-    _walk(root, "", tree, is_left_out, check)
+    _walk(root, "", tree, known, is_left_out, check)
     for relative in rules.tracked:
         if relative not in tree.files:
-            _add_tracked(root, relative, tree)
+            _add_tracked(root, relative, tree, known)
     return tree
 
 
@@ -127,7 +131,9 @@ class Extra:
         return reason != DATA and (self.reasons is None or reason in self.reasons)
 
 
-def look_below(root: Path, relative: str, tree: Tree, private: frozenset[str] = frozenset()) -> None:
+def look_below(
+    root: Path, relative: str, tree: Tree, known: Mapping[str, Entry], private: frozenset[str] = frozenset()
+) -> None:
     """Add all that lies at or below `relative` to `tree`, but for what is `private`. Raises TooMuch."""
     until = time.monotonic() + MAX_WALK_S
 
@@ -141,12 +147,12 @@ def look_below(root: Path, relative: str, tree: Tree, private: frozenset[str] = 
     if stat.S_ISDIR(info.st_mode):
         tree.folders[relative] = stat.S_IMODE(info.st_mode)
 
-        def is_left_out(path: str, info: os.stat_result) -> str:
+        def is_left_out(path: str, name: str, is_folder: bool, size: int) -> str:
             return DATA if path in private else ""
 
-        _walk(root, relative, tree, is_left_out, check, is_everything=True)
+        _walk(root, relative, tree, known, is_left_out, check, is_everything=True)
     else:
-        _add(tree, relative, info)
+        _add(tree, relative, info, known)
 
 
 def stat_of(root: Path, relative: str) -> os.stat_result | None:
@@ -165,7 +171,8 @@ def _walk(
     root: Path,
     start: str,
     tree: Tree,
-    is_left_out: Callable[[str, os.stat_result], str],
+    known: Mapping[str, Entry],
+    is_left_out: Callable[[str, str, bool, int], str],
     check: Callable[[], None],
     *,
     is_everything: bool = False,
@@ -186,33 +193,40 @@ def _walk(
             continue
         prefix = folder + "/" if folder else ""
         for entry in entries:
-            relative = prefix + entry.name
+            name = entry.name
+            relative = prefix + name
             try:
                 info = entry.stat(follow_symlinks=False)
             except OSError:
                 continue  # it has gone meanwhile
-            reason = is_left_out(relative, info)
+            is_folder = stat.S_ISDIR(info.st_mode)
+            reason = is_left_out(relative, name, is_folder, info.st_size)
             if reason:
                 tree.left_out[relative] = reason
-            elif stat.S_ISDIR(info.st_mode):
+            elif is_folder:
                 tree.folders[relative] = stat.S_IMODE(info.st_mode)
                 waiting.append(relative)
             else:
-                _add(tree, relative, info)
+                _add(tree, relative, info, known)
         check()
 
 
-def _add(tree: Tree, relative: str, info: os.stat_result) -> None:
+def _add(tree: Tree, relative: str, info: os.stat_result, known: Mapping[str, Entry]) -> None:
+    sign = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+    old = known.get(relative)
+    if old is not None and old.sign == sign:
+        tree.files[relative] = old
+        return
     mode = info.st_mode
     if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
-        sign = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
-        is_link = stat.S_ISLNK(mode)
-        tree.files[relative] = Entry(is_link, stat.S_IMODE(mode), sign=sign, size=info.st_size)
+        entry = Entry(stat.S_ISLNK(mode), stat.S_IMODE(mode), sign=sign, size=info.st_size)
+        tree.files[relative] = entry
+        tree.fresh.append(relative)
     else:
         tree.left_out[relative] = SPECIAL
 
 
-def _add_tracked(root: Path, relative: str, tree: Tree) -> None:
+def _add_tracked(root: Path, relative: str, tree: Tree, known: Mapping[str, Entry]) -> None:
     """A file that git keeps although it is ignored, with the folders on the way."""
     info = stat_of(root, relative)
     if info is None or stat.S_ISDIR(info.st_mode) or info.st_size > MAX_FILE_BYTES:
@@ -223,7 +237,7 @@ def _add_tracked(root: Path, relative: str, tree: Tree) -> None:
         if parent not in tree.folders:
             tree.folders[parent] = stat.S_IMODE((root / parent).lstat().st_mode)
     tree.left_out.pop(relative, None)
-    _add(tree, relative, info)
+    _add(tree, relative, info, known)
 
 
 def parents_of(relative: str) -> Iterator[str]:

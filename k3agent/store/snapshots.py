@@ -69,7 +69,6 @@ class _Base:
 
     tree: Tree = field(default_factory=Tree)
     tree_id: str = ""
-    meta: bytes = b""
     commit: str = ""
     session_id: str = ""
 
@@ -95,9 +94,11 @@ class Snapshots:
         extra: Sequence[Extra] = (),
         only: Sequence[str] | None = None,
         max_extra_bytes: int = MAX_EXTRA_BYTES,
+        renew: Callable[[], Rules] | None = None,
     ) -> Saved:
         """Save the files as they are. `extra`: as far as it fits into `max_extra_bytes`; `only`: look at
-        these paths alone, the rest is as it was saved last. Raises StoreError.
+        these paths alone, the rest is as it was saved last; `renew`: gives the rules where new paths show
+        that `rules` may be out of date. Raises StoreError.
         """
         with self._lock:
             try:
@@ -106,6 +107,9 @@ class Snapshots:
                 if base.tree_id and not self._has_tree(base.tree_id):
                     base = _Base()
                 tree = self._look(base, rules, only)
+                if renew is not None and only is None and _has_news(base.tree, tree):
+                    rules = renew()
+                    tree = self._look(base, rules, None)
                 unsaved = self._add_extra(tree, extra, rules, max_extra_bytes) if extra else {}
                 return self._commit(session_id, base, tree, unsaved)
             except OSError as error:
@@ -113,7 +117,7 @@ class Snapshots:
 
     def _look(self, base: _Base, rules: Rules, only: Sequence[str] | None) -> Tree:
         if only is None or not base.tree_id:
-            return filetree.look(self.root, rules)
+            return filetree.look(self.root, rules, base.tree.files)
         last = base.tree
         tree = Tree(dict(last.files), dict(last.folders), dict(last.left_out))
         for path in only:
@@ -124,7 +128,7 @@ class Snapshots:
                     info = filetree.stat_of(self.root, parent)
                     if info is not None:
                         tree.folders[parent] = stat.S_IMODE(info.st_mode)
-                filetree.look_below(self.root, path, tree)
+                filetree.look_below(self.root, path, tree, last.files)
         return tree
 
     def _add_extra(self, tree: Tree, extra: Sequence[Extra], rules: Rules, max_bytes: int) -> dict[str, str]:
@@ -143,7 +147,7 @@ class Snapshots:
         for path in wanted:
             part = Tree()
             try:
-                filetree.look_below(self.root, path, part, rules.private)
+                filetree.look_below(self.root, path, part, {}, rules.private)
             except filetree.TooMuch as error:
                 unsaved[path] = str(error)
                 continue
@@ -156,6 +160,7 @@ class Snapshots:
                 continue
             left -= size
             tree.files.update(part.files)
+            tree.fresh += part.fresh
             tree.folders.update(part.folders)
             for parent in filetree.parents_of(path):
                 info = filetree.stat_of(self.root, parent)
@@ -168,31 +173,39 @@ class Snapshots:
 
     def _commit(self, session_id: str, base: _Base, tree: Tree, unsaved: dict[str, str]) -> Saved:
         changed: list[str] = []
-        for path, entry in tree.files.items():
-            known = base.tree.files.get(path)
+        is_same = tree.folders == base.tree.folders and tree.left_out == base.tree.left_out
+        for path in dict.fromkeys(tree.fresh):
+            entry, known = tree.files[path], base.tree.files.get(path)
             if known is None or known.is_link != entry.is_link:
                 changed.append(path)
                 continue
-            is_equal = known.sign == entry.sign and known.sign is not None
-            if is_equal or (known.size == entry.size and self._holds(path, entry, known.blob)):
+            if known.size == entry.size and self._holds(path, entry, known.blob):
                 entry.blob = known.blob
             if not entry.blob or (known.mode & 0o100) != (entry.mode & 0o100):
                 changed.append(path)
-        meta = describe(tree)
-        removed = [path for path in base.tree.files if path not in tree.files]
-        is_same = not changed and not removed and meta == base.meta
+            is_same = is_same and known.mode == entry.mode
+        removed = list(base.tree.files.keys() - tree.files.keys())
+        is_same = is_same and not changed and not removed and not tree.whole
         if is_same and base.session_id == session_id and base.commit:
+            base.tree.files.update((path, tree.files[path]) for path in tree.fresh)
             return Saved(commit=base.commit, tree=tree, unsaved=unsaved)
         ref = f"{REFS}/{ref_name(session_id)}/{time.time_ns():x}-{secrets.token_hex(3)}"
         try:
             self._import(ref, base, tree, changed, removed)
         except FileChanged:
-            for entry in (tree.files[path] for path in changed if path in tree.files):
-                entry.blob = ""
+            for path in changed:
+                if path in tree.files:
+                    tree.files[path].blob = ""
             self._import(ref, base, tree, changed, removed)
         commit, tree_id = self._ids(ref)
+        unsaved.update(
+            (path, filetree.UNREADABLE)
+            for path in changed
+            if tree.left_out.get(path) == filetree.UNREADABLE and path not in base.tree.left_out
+        )
+        tree.fresh = []
         if not tree.whole:
-            self._base = _Base(tree, tree_id, describe(tree), commit, session_id)
+            self._base = _Base(tree, tree_id, commit, session_id)
         elif self._base is None:
             self._base = base
         self._num_saved += 1
@@ -422,6 +435,15 @@ class Snapshots:
     def _has_tree(self, tree_id: str) -> bool:
         said = self.git("cat-file", "--batch-check", given=f"{tree_id}\n".encode()).split()
         return said[1:2] == [b"tree"]
+
+
+def _has_news(known: Tree, tree: Tree) -> bool:
+    """Whether there are paths that nobody has judged, or the files by which they are judged have changed."""
+    if any(path not in known.files or path.endswith(".gitignore") for path in tree.fresh):
+        return True
+    if any(path.endswith(".gitignore") for path in known.files.keys() - tree.files.keys()):
+        return True
+    return not tree.folders.keys() <= known.folders.keys()
 
 
 # --- all folders ------------------------------------------------------------------------------------------

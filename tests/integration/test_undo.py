@@ -321,3 +321,23 @@ async def test_a_workspace_that_is_gone_comes_back(tmp_path: Path, place: str) -
     done = cli(tmp_path, "--yes", "--session", run.session.id, home=tmp_path / "home")
     assert done.returncode == 0, done.stderr
     assert picture(ws) == before
+
+
+async def test_files_that_become_ignored_or_tracked_in_the_session_are_noticed(repository: Path) -> None:
+    run = await run_command(
+        repository,
+        "echo 1 > one.py",
+        "mkdir dist && echo made > dist/out && echo dist/ >> .gitignore",
+        "echo 2 > build/kept && git add -f build/kept",
+        "echo 3 > three.py",
+        "echo 4 > four.py",
+    )
+    await run.session.aclose()
+    store = SessionStore(repository.parent / "home")
+    rows = store.snapshots(run.session.id)
+    store.close()
+    place = snapshots.Snapshots(repository.parent / "home", repository)
+    trees = [place.load(row.commits[str(repository)]) for row in rows]
+    assert all("dist/out" not in tree.files for tree in trees)
+    assert "dist" in trees[2].left_out and "build/kept" in trees[3].files
+    assert "build/kept" not in trees[2].files and "three.py" in trees[4].files
