@@ -11,7 +11,7 @@ from k3agent.tools.support.truncate import one_line
 class AskArgs(Args):
     question: str = Field(min_length=1, description="The question.")
     options: list[str] = Field(default=[], description="Answers to choose from, if they can be named.")
-    default: str | None = Field(default=None, description="The answer to go on with if nobody is there.")
+    default: str | None = Field(default=None, description="Taken where nobody answers.")
 
 
 class AskTool:

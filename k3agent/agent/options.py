@@ -173,7 +173,7 @@ class Receipt:
     `num_turns` counts model calls, those thrown away included, summaries of compactions not;
     `num_unmeasured` calls whose usage
     the endpoint did not get to say. `files_note`: why it cannot be told what commands changed, or ''.
-    `questions`: {call_id, question, options, taken} that nobody was there to answer;
+    `goals`: {goal, state}; `questions`: {call_id, question, options, taken} that nobody was there to answer;
     `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the last round;
     `compactions`: {trigger, tokens_before, tokens_after, kept, dropped, method, cost_usd};
     `last_command`: {command, exit_code} of the shell command that ended last.
@@ -192,6 +192,7 @@ class Receipt:
     denials: list[JsonObject] = field(default_factory=list)
     checks: list[JsonObject] = field(default_factory=list)
     questions: list[JsonObject] = field(default_factory=list)
+    goals: list[JsonObject] = field(default_factory=list)
     compactions: list[JsonObject] = field(default_factory=list)
     last_command: JsonObject | None = None
     errors: list[str] = field(default_factory=list)

@@ -42,6 +42,12 @@ def _add_inputs_and_outputs(parser: Parser) -> None:
     add("--include-partial-messages", action="store_true", help="stream-json: also what is being streamed")
     add("--json-schema", type=Path, metavar="FILE", help="the answer is JSON valid against it")
     add("--image", action="append", default=[], type=Path, metavar="FILE", help="show an image; repeatable")
+    add(
+        "--receipt",
+        type=Path,
+        metavar="FILE",
+        help="what ran, checks, cost, the files' state, as JSON in FILE",
+    )
     add("-o", dest="answer_file", type=Path, metavar="FILE", help="the answer also into FILE")
 
 
@@ -55,6 +61,11 @@ def _add_backend_and_limits(parser: Parser) -> None:
     add("--max-budget-usd", type=positive_float, metavar="X", help="at most X US dollars")
     add("--max-time", type=positive_float, metavar="S", help="at most S seconds")
     add("--max-disk", type=positive_float, metavar="MB", help="the workspace grows by at most MB megabytes")
+    add(
+        "--goal", action="append", default=[], metavar="TEXT",
+        help="work until the checks pass or a limit ends it; repeatable: one after the other",
+    )  # fmt: skip
+    add("--goals", type=Path, metavar="FILE", help="goals from FILE, one a line")
     add(
         "--check", action="append", default=[], metavar="CMD", help="must pass before done counts; repeatable"
     )
@@ -84,14 +95,7 @@ def run_command(argv: Sequence[str]) -> int:
     parser = run_parser()
     args = parser.parse(argv)
     _check_combinations(parser, args)
-    try:
-        cwd = (args.cwd or Path.cwd()).expanduser().absolute()
-    except (FileNotFoundError, RuntimeError):
-        parser.error("the folder it was started in, or the user's home, is not there; name one with --cwd.")
-    if any("\ud800" <= char <= "\udfff" for char in str(cwd)):
-        parser.error(f"--cwd {str(cwd)!a}: the folder's name is no valid UTF-8; rename it.")
-    if not cwd.is_dir():
-        parser.error(f"--cwd {args.cwd}: no such folder.")
+    cwd = _cwd(parser, args)
     _check_paths(parser, args)
     environ = dict(os.environ)
     home = data_home(environ)
@@ -128,6 +132,8 @@ def run_command(argv: Sequence[str]) -> int:
         extra_dirs=tuple(path.expanduser().absolute() for path in args.add_dir),
         answer_file=args.answer_file,
         schema_file=args.json_schema,
+        receipt_file=args.receipt,
+        goals=_goals(parser, args),
     )
     try:
         if key_problem is not None:
@@ -136,6 +142,19 @@ def run_command(argv: Sequence[str]) -> int:
     except ConfigError as error:
         return failed_before_start(options, error)
     return run(dataclasses.replace(options, settings=settings))
+
+
+def _cwd(parser: Parser, args: Namespace) -> Path:
+    """The folder to work in."""
+    try:
+        cwd = (args.cwd or Path.cwd()).expanduser().absolute()
+    except (FileNotFoundError, RuntimeError):
+        parser.error("the folder it was started in, or the user's home, is not there; name one with --cwd.")
+    if any("\ud800" <= char <= "\udfff" for char in str(cwd)):
+        parser.error(f"--cwd {str(cwd)!a}: the folder's name is no valid UTF-8; rename it.")
+    if not cwd.is_dir():
+        parser.error(f"--cwd {args.cwd}: no such folder.")
+    return cwd
 
 
 def _with_keys(environ: dict[str, str], home: Path) -> tuple[dict[str, str], ConfigError | None]:
@@ -214,8 +233,27 @@ def _check_combinations(parser: Parser, args: Namespace) -> None:
         parser.error("--ephemeral has no earlier sessions to go on with.")
     if args.input_format == "stream-json" and args.prompt is not None:
         parser.error("--input-format stream-json takes its prompts from standard input, not as an argument.")
-    if args.prompt is None and args.input_format == "text" and not args.stdin and not is_old:
+    has_goals = bool(args.goal) or args.goals is not None
+    if has_goals and (args.prompt is not None or args.stdin or args.input_format != "text"):
+        parser.error("--goal takes the place of a prompt: give one or the other.")
+    if (
+        not has_goals
+        and args.prompt is None
+        and args.input_format == "text"
+        and not args.stdin
+        and not is_old
+    ):
         parser.error("no prompt: give one, or - to read it from standard input.")
+
+
+def _goals(parser: Parser, args: Namespace) -> tuple[str, ...]:
+    from k3agent.headless.goals import read_goals  # lazy: brings the agent
+    from k3agent.headless.inputs import UsageError
+
+    try:
+        return read_goals(args.goal, args.goals)
+    except UsageError as error:
+        parser.error(str(error))
 
 
 def _check_paths(parser: Parser, args: Namespace) -> None:
@@ -223,11 +261,11 @@ def _check_paths(parser: Parser, args: Namespace) -> None:
     for folder in args.add_dir:
         if not folder.expanduser().is_dir():
             parser.error(f"--add-dir {folder}: no such folder.")
-    if args.answer_file is not None:
-        if args.answer_file.is_dir():
-            parser.error(f"-o {args.answer_file}: it is a folder; name a file.")
-        if not args.answer_file.absolute().parent.is_dir():
-            parser.error(f"-o {args.answer_file}: its folder is not there.")
+    for flag, file in (("-o", args.answer_file), ("--receipt", args.receipt)):
+        if file is not None and file.is_dir():
+            parser.error(f"{flag} {file}: it is a folder; name a file.")
+        if file is not None and not file.absolute().parent.is_dir():
+            parser.error(f"{flag} {file}: its folder is not there.")
 
 
 def _uuid(text: str) -> str:

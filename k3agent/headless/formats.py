@@ -105,6 +105,7 @@ class End:
             "compactions": receipt.compactions,
             "permission_denials": receipt.denials,
             "questions": receipt.questions,
+            "goals": receipt.goals,
             "files_changed": receipt.files_changed,
             "files_note": receipt.files_note,
             "last_command": receipt.last_command,

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 from k3agent.safety.visible import reveal
 
@@ -115,3 +116,14 @@ class PipeWriter:
             self._condition.notify_all()
         if self.on_broken is not None:
             self.on_broken()
+
+
+def write_answer_file(path: Path | None, answer: str) -> str:
+    """Returns why it cannot be written, or ''."""
+    if path is None:
+        return ""
+    try:
+        path.write_text(answer if answer.endswith("\n") or not answer else f"{answer}\n", encoding="utf-8")
+    except OSError as error:
+        return f"-o {path}: {error.strerror}"
+    return ""

@@ -31,6 +31,7 @@ from k3agent.errors import ConfigError, K3AgentError, StoreError
 from k3agent.events import AnyEvent, MessageAdded, TurnEnded, TurnOutcome
 from k3agent.headless.exitcodes import BY_SIGNAL, ExitCode, code_of_error, code_of_turn, outcome_of_error
 from k3agent.headless.formats import End, Format, JsonFormat, Start, StreamJsonFormat, TextFormat
+from k3agent.headless.goals import GoalQueue, for_goals, reach_all, require_checks
 from k3agent.headless.inputs import (
     UsageError,
     read_image,
@@ -39,8 +40,9 @@ from k3agent.headless.inputs import (
     read_structured,
     user_lines,
 )
-from k3agent.headless.output import PipeWriter
+from k3agent.headless.output import PipeWriter, write_answer_file
 from k3agent.headless.progress import Progress
+from k3agent.headless.receipts import RunReceipt
 from k3agent.headless.report import report
 from k3agent.providers.base import ModelClient
 from k3agent.providers.registry import choose_client
@@ -82,6 +84,8 @@ class RunOptions:
     answer_file: Path | None = None
     early_signals: Sequence[int] = ()
     schema_file: Path | None = None
+    receipt_file: Path | None = None
+    goals: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -101,6 +105,7 @@ class HeadlessRun:
     is_reader_gone: bool = False
     is_over: bool = False
     schema: JsonObject | None = None
+    paper: RunReceipt | None = None
     started_at: float = field(default_factory=time.monotonic)
     broadcast: Broadcast | None = None
     _loop: asyncio.AbstractEventLoop | None = None
@@ -161,8 +166,10 @@ class HeadlessRun:
         images = [read_image(path) for path in options.images]
         # Before anything is started or stored: without a prompt there is nothing to do.
         prompts = None if options.input_format == "stream-json" else [text async for text in self._prompts()]
-        if prompts == []:
+        if prompts == [] and not options.goals:
             raise UsageError("no prompt: give one, or `-` to read it from standard input")
+        if options.receipt_file is not None:
+            self.paper = await asyncio.to_thread(RunReceipt, options.receipt_file, options.cwd)
         self.client = choose_client(options.settings, options.environ, options.home, self.progress.line)
         info = self.client.info
         self.progress.line(
@@ -182,8 +189,9 @@ class HeadlessRun:
         await self.broadcast.start()
         self.session.subscribe(self._event)
         self.form.started(self._start(self.session))
-        ended: TurnEnded | None = None
-        async for text in self._prompts() if prompts is None else _each(prompts):
+        ended: TurnEnded | None = await self._goals(self.session, prompts)
+        texts = [] if ended is not None else prompts
+        async for text in self._prompts() if texts is None else _each(texts):
             ended = await self._turn(self.session, text, images)
             images = []
             if ended.outcome is not TurnOutcome.SUCCESS:
@@ -193,6 +201,20 @@ class HeadlessRun:
         if ended.outcome is TurnOutcome.SUCCESS and self.schema is not None:
             return await self._structured_end(self.session, ended)
         return self._turn_end(self.session, ended)
+
+    async def _goals(self, session: Session, prompts: Sequence[str | None] | None) -> TurnEnded | None:
+        """Work for what the command line names, or what an earlier run has left of it. None: no goals."""
+        options = self.options
+        queue = GoalQueue(self._store_home or options.home, session.receipt, session.id)
+        queue.load()
+        if options.goals:
+            queue.add(options.goals)
+        if queue.next() is None or not (options.goals or prompts == [None]):
+            return None
+        checks = require_checks(options.settings.checks_commands)
+        return await reach_all(
+            queue, session, lambda text: self._turn(session, text, []), checks, self.progress.line
+        )
 
     async def _turn(self, session: Session, text: str | None, images: list[ImagePart]) -> TurnEnded:
         self.words = ""
@@ -259,6 +281,7 @@ class HeadlessRun:
             default_mode="auto",
             extra_dirs=options.extra_dirs,
         )
+        told = for_goals(told, options.settings) if options.goals else told
         return dataclasses.replace(told, response_schema=self.schema)
 
     async def _structured_end(self, session: Session, ended: TurnEnded) -> End:
@@ -351,6 +374,8 @@ class HeadlessRun:
             self.words, self.has_calls = event.message.text, bool(event.message.calls)
         self.form.event(event)
         self.progress.event(event)
+        if self.paper is not None:
+            self.paper.event(event)
 
     def _listen_to_signals(self) -> None:
         for signum in BY_SIGNAL:
@@ -427,8 +452,12 @@ async def _tick(progress: Progress) -> None:
 def _finish(headless: HeadlessRun, end: End) -> int:
     """The result, written and read; from then on the clock of the watchdog runs."""
     headless.is_over = True
-    problem = _write_answer_file(headless.options.answer_file, end.answer)
-    if problem:
+    problems = [write_answer_file(headless.options.answer_file, end.answer)]
+    if headless.paper is not None:
+        session = headless.session
+        about = {} if session is None else dataclasses.asdict(headless._start(session))
+        problems.append(headless.paper.write(end.line, about))
+    for problem in filter(None, problems):
         end.errors.append(problem)
         end.exit_code = end.exit_code or int(ExitCode.ERROR)
     headless.form.ended(end)
@@ -441,16 +470,6 @@ def _finish(headless: HeadlessRun, end: End) -> int:
     watchdog.daemon = True
     watchdog.start()
     return code
-
-
-def _write_answer_file(path: Path | None, answer: str) -> str:
-    if path is None:
-        return ""
-    try:
-        path.write_text(answer if answer.endswith("\n") or not answer else f"{answer}\n", encoding="utf-8")
-    except OSError as error:
-        return f"-o {path}: {error.strerror}"
-    return ""
 
 
 def _format(options: RunOptions, out: PipeWriter) -> Format:

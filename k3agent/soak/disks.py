@@ -20,7 +20,8 @@ from pathlib import Path
 
 from k3agent.providers.scripted import Step, serving
 from k3agent.soak import faulty
-from k3agent.soak.kills import Run, differences
+from k3agent.soak.comparing import differences
+from k3agent.soak.kills import Run
 from k3agent.soak.proof import ProofFailed
 from k3agent.store.database import FILE_NAME, find_damage
 from k3agent.store.records import StoredSession

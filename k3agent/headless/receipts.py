@@ -1,0 +1,144 @@
+"""The receipt of a run, a JSON file: what ran, the files before and after, checks, cost, versions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from k3agent import __version__
+from k3agent.agent.changes import BY_PRODUCTS
+from k3agent.agent.git_marks import git_folder
+from k3agent.events import AnyEvent, CallEnded, CallProposed, TurnStarted
+from k3agent.types import JsonObject
+
+SCHEMA = "k3agent-receipt/1"
+MAX_FILES = 50_000
+MAX_BYTES = 1 << 30
+MAX_GIT_S = 20.0
+
+
+class TooMuch(Exception):
+    """The tree cannot be hashed in reasonable time; the text says why."""
+
+
+def tree_state(folder: Path) -> JsonObject:
+    """{sha256, files, commit}: one hash over names, modes and contents of all files that git does not ignore
+    (without git: of all but by-products of tools); `sha256` is None where there are too many, `note` says so.
+    """
+    state: JsonObject = {"sha256": None, "files": 0, "commit": _commit(folder), "note": ""}
+    total, digest = 0, hashlib.sha256()
+    try:
+        for name in _names(folder):
+            path = folder / name
+            if not path.is_symlink() and not path.is_file():
+                continue
+            state["files"] += 1
+            total += path.lstat().st_size
+            if total > MAX_BYTES or state["files"] > MAX_FILES:
+                raise TooMuch(f"more than {MAX_FILES} files or {MAX_BYTES >> 30} GB")
+            is_link = path.is_symlink()
+            content = os.fsencode(path.readlink()) if is_link else path.read_bytes()
+            kind = "link" if is_link else f"{path.stat().st_mode & 0o111:o}"
+            line = f"{kind} {hashlib.sha256(content).hexdigest()} ".encode() + os.fsencode(name) + b"\0"
+            digest.update(line)
+    except (OSError, TooMuch, subprocess.SubprocessError) as error:
+        return {**state, "note": f"not hashed: {error}"}
+    return {**state, "sha256": digest.hexdigest()}
+
+
+def _names(folder: Path) -> list[str]:
+    """Relative, sorted."""
+    if git_folder(folder) is not None and shutil.which("git"):
+        done = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=folder,
+            capture_output=True,
+            timeout=MAX_GIT_S,
+            check=False,
+        )
+        if done.returncode == 0:
+            return sorted({os.fsdecode(name) for name in done.stdout.split(b"\0") if name})
+    return sorted(_walked(folder))
+
+
+def _walked(folder: Path) -> Iterator[str]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in BY_PRODUCTS]
+        for name in names:
+            yield str((Path(place) / name).relative_to(folder))
+
+
+def _commit(folder: Path) -> str | None:
+    git = git_folder(folder)
+    try:
+        head = (git / "HEAD").read_text(encoding="utf-8").strip() if git is not None else ""
+        if git is not None and head.startswith("ref: "):
+            head = (git / head.removeprefix("ref: ")).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return head or None
+
+
+class RunReceipt:
+    """Grows with the events of a run; `write` ends it."""
+
+    def __init__(self, path: Path, cwd: Path) -> None:
+        self._path = path
+        self._cwd = cwd
+        self._began = datetime.now(UTC)
+        self._before = tree_state(cwd)
+        self._prompts: list[str] = []
+        self._calls: dict[str, JsonObject] = {}
+        self._clock = time.monotonic()
+
+    def event(self, event: AnyEvent) -> None:
+        match event:
+            case TurnStarted():
+                self._prompts.append(event.prompt)
+            case CallProposed():
+                self._calls[event.call_id] = {"tool": event.tool, "what": event.summary, "state": "open"}
+            case CallEnded():
+                entry = self._calls.setdefault(event.call_id, {"tool": event.tool, "what": event.tool})
+                is_refused = "denied" if event.is_denied else "invalid" if event.is_invalid else "failed"
+                entry["state"] = is_refused if event.result.is_error else "done"
+                entry["files"] = list(event.files)
+                entry["duration_s"] = round(event.duration_s, 3)
+            case _:
+                return
+
+    def write(self, line: JsonObject, session: JsonObject) -> str:
+        """`line` is the result line, `session` what it ran with. Returns why it cannot be written, or ''."""
+        body = {
+            "schema": SCHEMA,
+            "versions": {
+                "k3agent": __version__,
+                "python": platform.python_version(),
+                "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+            },
+            "started_at": self._began.isoformat(),
+            "ended_at": datetime.now(UTC).isoformat(),
+            "cwd": str(self._cwd),
+            "session": session,
+            "command": sys.argv[1:],
+            "prompts": self._prompts,
+            "ran": list(self._calls.values()),
+            "tree_before": self._before,
+            "tree_after": tree_state(self._cwd),
+            "result": {name: value for name, value in line.items() if name not in ("type", "uuid")},
+        }
+        try:
+            temporary = self._path.with_name(f"{self._path.name}.new")
+            temporary.write_text(json.dumps(body, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(self._path)
+        except OSError as error:
+            return f"--receipt {self._path}: {error.strerror}"
+        return ""
