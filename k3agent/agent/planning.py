@@ -124,8 +124,10 @@ class Planner:
     def _keep_steps(self, items: list[JsonObject]) -> list[str]:
         """Store the steps, each newly done one with what shows it. Returns remarks for the model."""
         old = {step.text: step for step in load_steps(self._store, self._session_id)}
-        rows = self._store.calls(self._session_id)
-        steps = [_step(item, old.get(str(item["text"])), rows) for item in items]
+        # Calls that were made before every step that is still open are not looked at again.
+        skip = min((step.since for step in old.values() if step.status != "done"), default=0)
+        rows = self._store.calls(self._session_id, skip=skip)
+        steps = [_step(item, old.get(str(item["text"])), rows, skip) for item in items]
         self._tell_dropped(old, steps)
         save_steps(self._store, self._session_id, steps)
         bare = [
@@ -160,14 +162,15 @@ def _was_done(step: PlanStep | None) -> bool:
     return step is not None and step.status == "done"
 
 
-def _step(item: JsonObject, old: PlanStep | None, rows: list[CallRow]) -> PlanStep:
+def _step(item: JsonObject, old: PlanStep | None, rows: list[CallRow], skip: int) -> PlanStep:
+    """`rows`: the calls of the session but for the first `skip`."""
     status = str(item["status"])
     # A step begins when the plan first says so, or with the plan before it is done.
     was_begun = old is not None and old.status != "pending"
-    since = old.since if old is not None and (was_begun or status == "done") else len(rows)
+    since = old.since if old is not None and (was_begun or status == "done") else skip + len(rows)
     evidence = old.evidence if old is not None and _was_done(old) else ()
     if status == "done" and not _was_done(old):
-        evidence = _shown_by(rows[since if old is not None else 0 :])
+        evidence = _shown_by(rows[max(0, since - skip) if old is not None else 0 :])
     return PlanStep(
         text=str(item["text"]),
         status=status,

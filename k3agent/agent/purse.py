@@ -41,8 +41,10 @@ class Purse:
         self._open: dict[int, _Account] = {}
 
     def open(self, node: TaskNode, requests: Iterable[RequestRow]) -> None:
-        """`requests`: the model calls that the subagent has made already, before a kill or a pause."""
-        rows = list(requests)
+        """`requests`: the model calls that the subagent has made already, before a kill or a pause. Those
+        that the endpoint failed are no steps.
+        """
+        rows = [row for row in requests if not row.outcome.startswith("failed")]
         usages = [row.usage or Usage() for row in rows]
         before = _Sum(
             turns=len(rows),

@@ -102,13 +102,13 @@ class Journal:
             ),
         )
 
-    def calls(self, session_id: SessionId, *, turn: int | None = None) -> list[CallRow]:
-        """In the order in which they were started."""
+    def calls(self, session_id: SessionId, *, turn: int | None = None, skip: int = 0) -> list[CallRow]:
+        """In the order in which they were started, without the first `skip`."""
         rows = self._all(
             "SELECT turn, message_id, call_id, tool, arguments, state, access, hashes, result, digest,"
             " files, seen FROM calls"
-            " WHERE session_id = ? AND (? IS NULL OR turn = ?) ORDER BY seq",
-            (session_id, turn, turn),
+            " WHERE session_id = ? AND (? IS NULL OR turn = ?) ORDER BY seq LIMIT -1 OFFSET ?",
+            (session_id, turn, turn, skip),
         )
         return [
             CallRow(
