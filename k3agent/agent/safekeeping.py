@@ -60,7 +60,7 @@ class Safekeeping:
         self._home = home
         self._session_id = session_id
         self._territory = territory
-        self._places = [Snapshots(home, root) for root in roots_of(territory.roots)]
+        self._found: list[Snapshots] | None = None
         # Folders with too many files: only what a call names is saved there.
         self._too_much: dict[Path, str] = {}
         self._rules: dict[Path, tuple[object, Rules]] = {}
@@ -68,6 +68,12 @@ class Safekeeping:
         self._has_saved = False
         self._last: dict[str, str] = {}
         self._said: set[str] = set()
+
+    @property
+    def _places(self) -> list[Snapshots]:
+        if self._found is None:
+            self._found = [Snapshots(self._home, root) for root in roots_of(self._territory.roots)]
+        return self._found
 
     # --- before a call ------------------------------------------------------------------------------------
 
@@ -125,6 +131,9 @@ class Safekeeping:
             summary=step.summary,
             details=details,
         )
+        outside = [str(path) for path in writes if not any(path.is_relative_to(root) for root in commits)]
+        if outside:
+            notify(f"outside of the workspace, so undo does not bring it back: {', '.join(outside)}")
         for text in self._too_much.values():
             self._say_once(notify, f"{text}: undo brings back only what a call names there")
         for about in details.values():

@@ -47,6 +47,7 @@ def undo(argv: Sequence[str]) -> int:
         print(_as_json(preview) if args.json else "\n".join(map(_name, described(preview))))
         if preview.is_empty or args.dry_run:
             return 0
+        _tell_of_user(store, session_id)
         if not args.yes:
             if not sys.stdin.isatty():
                 parser.error("there is nobody to ask here; say --yes, or --dry-run to only look.")
@@ -57,12 +58,20 @@ def undo(argv: Sequence[str]) -> int:
         store.close()
 
 
+def _tell_of_user(store: SessionStore, session_id: SessionId) -> None:
+    """Another process may be changing the same files."""
+    try:
+        store.lock(session_id).release()
+    except StoreError as error:
+        print(f"Note: {error}. Its model will be told what was restored.", file=sys.stderr)
+
+
 def _newest(store: SessionStore) -> SessionId:
     """The newest session here that has steps. Raises StoreError."""
     here = Path.cwd().resolve()
     for row in store.list_sessions():
         is_here = bool(row.cwd) and (here.is_relative_to(row.cwd) or Path(row.cwd).is_relative_to(here))
-        if is_here and store.snapshots(row.id):
+        if is_here and not row.owner and store.snapshots(row.id):
             return row.id
     raise StoreError(f"no session of {here} has changed files; name one with --session")
 

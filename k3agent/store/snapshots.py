@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
 import subprocess
 import threading
@@ -210,7 +211,9 @@ class Snapshots:
             self._base = base
         self._num_saved += 1
         if self._num_saved % 200 == 0:
-            self._pack()
+            # What is saved is saved, packed or not.
+            with contextlib.suppress(StoreError):
+                self._pack()
         return Saved(commit=commit, tree=tree, unsaved=unsaved)
 
     def _holds(self, path: str, entry: Entry, blob: str) -> bool:
@@ -458,8 +461,11 @@ def delete_session(home: Path, session_id: str) -> None:
         if names:
             orders = "".join(f"delete {name}\n" for name in names)
             snapshots.git("update-ref", "--stdin", given=orders.encode())
-            # Another session may be saving just now: what is new has no ref yet.
-            snapshots.git("gc", "--quiet", "--prune=1.hour.ago")
+            if snapshots.git("for-each-ref", "--count=1", REFS):
+                # Another session may be saving just now: what is new has no ref yet.
+                snapshots.git("gc", "--quiet", "--prune=1.hour.ago")
+            else:
+                shutil.rmtree(snapshots.folder)
 
 
 def ref_name(session_id: str) -> str:

@@ -142,14 +142,22 @@ def store_stash(root: Path, commit: str, title: str) -> None:
 
 
 def roots_of(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The folders whose files are saved: for each one the repository it lies in, or itself; none inside
-    another.
+    """The folders whose files are saved: for each one the repository that looks after it, or itself; none
+    inside another.
     """
     found: list[Path] = []
     for folder in folders:
         place = next((path for path in (folder, *folder.parents) if (path / ".git").exists()), folder)
-        if place == Path(place.anchor) or place == Path.home():
+        if place in (Path(place.anchor), Path.home()) or (place != folder and _ignores(place, folder)):
             place = folder
         if not any(place.is_relative_to(other) for other in found):
             found = [*(other for other in found if not other.is_relative_to(place)), place]
     return tuple(found)
+
+
+def _ignores(root: Path, folder: Path) -> bool:
+    try:
+        ask(root, "check-ignore", "--quiet", "--", str(folder))
+    except StoreError:
+        return False
+    return True

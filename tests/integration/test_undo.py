@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.agents import DONE, Run, call, check_prefixes, start, step
+from support.fleet import FleetClient, fan_out, item
 from support.trees import picture
 
 from k3agent.commands.undo import undo
@@ -230,6 +232,7 @@ async def test_a_person_may_let_an_unsaved_destroyer_run(repository: Path) -> No
     await run.session.aclose()
 
 
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit is not here")
 async def test_a_full_disk_is_no_silence(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The importer's own files may not grow: as where the disk is full."""
     real = subprocess.Popen
@@ -341,3 +344,53 @@ async def test_files_that_become_ignored_or_tracked_in_the_session_are_noticed(r
     assert all("dist/out" not in tree.files for tree in trees)
     assert "dist" in trees[2].left_out and "build/kept" in trees[3].files
     assert "build/kept" not in trees[2].files and "three.py" in trees[4].files
+
+
+async def test_a_workspace_that_its_repository_ignores_is_saved_by_itself(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".gitignore").write_text("ws/\nhome/\n")
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    (ws / "a.txt").write_text("1\n")
+    run = await run_command(ws, "echo 2 > a.txt; rm .gitignore || true")
+    assert cli(ws, "--yes").returncode == 0
+    assert (ws / "a.txt").read_text() == "1\n"
+    await run.session.aclose()
+
+
+async def test_a_session_in_use_is_named_and_its_last_snapshot_goes_with_it(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    run = await run_command(ws, "echo 2 > a.txt")
+    done = cli(ws, "--yes")
+    assert done.returncode == 0 and "in use by process" in done.stderr
+    await run.session.aclose()
+    assert list((tmp_path / "home" / "snapshots").iterdir())
+    store = SessionStore(tmp_path / "home")
+    store.delete(run.session.id)
+    store.close()
+    assert not list((tmp_path / "home" / "snapshots").iterdir())
+
+
+async def test_a_write_outside_of_the_workspace_is_said(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    run = await start(tmp_path, [step(call("write", path=str(outside), content="x")), DONE], allow=("write",))
+    await run.session.submit("write")
+    said = [event.text for event in run.of(Noticed)]
+    assert outside.read_text() == "x" and any("outside of the workspace" in text for text in said)
+    await run.session.aclose()
+
+
+async def test_undoing_a_call_takes_back_what_its_subagents_did(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    (ws / "a.txt").write_text("1\n")
+    work = [step(call("shell", command="echo 2 > a.txt; echo x > b.txt")), step(text="done")]
+    client = FleetClient({"go": fan_out(item("work", mode="write")), "work": work})
+    run = await start(tmp_path, client=client, sandbox="off")
+    await run.session.submit("go")
+    assert (ws / "b.txt").exists(), run.results
+    await run.session.aclose()
+    done = cli(ws, "--yes")
+    assert run.session.id not in done.stderr and done.returncode == 0
+    assert (ws / "a.txt").read_text() == "1\n" and not (ws / "b.txt").exists()
