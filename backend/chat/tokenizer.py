@@ -126,6 +126,10 @@ class Tokenizer:
                 raise ModelFilesError(f"{config_file} is not JSON: {error}") from error
         match config:
             case {"pattern": str(pattern), "special_tokens": dict(specials), "ranks": str(ranks_name)}:
+                if ranks_name != Path(ranks_name).name:
+                    raise ModelFilesError(
+                        f"{config_file}: ranks must name a file of the folder, not {ranks_name!r}"
+                    )
                 return cls(
                     pattern, load_ranks(folder / ranks_name), {str(k): int(v) for k, v in specials.items()}
                 )

@@ -32,19 +32,25 @@ class Access:
                 "The API key appears to be missing or invalid; send it as `Authorization: Bearer KEY`.",
             )
 
+    def check_name(self, request: Request) -> None:
+        """For what is told without the key: pages of other sites may not learn it either."""
+        if self._digest is None:
+            self._check_local(request)
+
     @staticmethod
     def _check_local(request: Request) -> None:
+        """The name under which it was asked is this machine's, and a page that asks is its own."""
+        host = request.headers.get("host", "localhost")
         origin = request.headers.get("origin")
-        named = [f"//{request.headers.get('host', 'localhost')}"]
-        named += [origin] if origin is not None else []
-        for name in named:
-            if not is_loopback(_host_of(name)):
-                raise HttpError(
-                    403,
-                    "permission_denied_error",
-                    "this server has no API key and answers only this machine; start it with --api-key to"
-                    " use it from pages or under other names",
-                )
+        is_own = origin is None or origin.partition("://")[2] == host
+        is_foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if not is_loopback(_host_of(f"//{host}")) or not is_own or is_foreign:
+            raise HttpError(
+                403,
+                "permission_denied_error",
+                "this server has no API key and answers only this machine; start it with --api-key to use it"
+                " from pages or under other names",
+            )
 
 
 def _host_of(url: str) -> str:

@@ -143,7 +143,9 @@ class Routes:
 
         async def guard(request: Request) -> Response:
             try:
-                if not request.url.path.endswith("/health"):
+                if request.url.path.endswith("/health"):
+                    self._access.check_name(request)
+                else:
                     self._access.check(request)
                 return await handler(request)
             except ClientDisconnect:

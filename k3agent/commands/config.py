@@ -9,11 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from k3agent.commands.actions import find_action
-from k3agent.config.paths import data_home, repository_configs, user_config
+from k3agent.config.paths import (
+    REPOSITORY_FOLDER,
+    data_home,
+    repository_configs,
+    repository_folder,
+    user_config,
+)
 from k3agent.config.settings import PROVIDER_SPECS, SPECS, load_settings
-from k3agent.config.trust import set_trust
+from k3agent.config.trust import covered, set_trust
 from k3agent.errors import ConfigError
 from k3agent.headless.arguments import Parser, nearest_of
+from k3agent.headless.output import clean
 
 
 def config(argv: Sequence[str]) -> int:
@@ -105,13 +112,15 @@ def _config_trust(argv: Sequence[str]) -> int:
     parser = Parser("config trust", "Obey this repository's configuration, as it is now.")
     parser.add_argument("--revoke", action="store_true", help="take the trust back")
     args = parser.parse(argv)
-    paths = repository_configs(Path.cwd())
-    if paths is None:
-        raise ConfigError(f"there is no .k3agent/config.toml from {Path.cwd()} up to the repository's root")
+    folder = repository_folder(Path.cwd())
+    if folder is None:
+        raise ConfigError(
+            f"there is no {REPOSITORY_FOLDER} folder from {Path.cwd()} up to the repository's root"
+        )
     if not args.revoke:
-        for path in paths:
-            if path.is_file():
-                print(f"--- {path}\n{path.read_text(encoding='utf-8', errors='replace')}")
-    set_trust(data_home(os.environ), paths, is_trusted=not args.revoke)
-    print(f"{paths[0].parent} is {'no longer trusted' if args.revoke else 'trusted until it changes'}.")
+        for path in covered(folder):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            print(clean(f"--- {path}\n{text}"))
+    set_trust(data_home(os.environ), folder, is_trusted=not args.revoke)
+    print(f"{folder} is {'no longer trusted' if args.revoke else 'trusted until it changes'}.")
     return 0

@@ -54,5 +54,16 @@ def repository_configs(cwd: Path) -> tuple[Path, Path] | None:
     return None
 
 
+def repository_folder(cwd: Path) -> Path | None:
+    """The nearest `.k3agent` folder, at most up to the repository root."""
+    root = repository_root(cwd)
+    for folder in (cwd, *cwd.parents):
+        if (folder / REPOSITORY_FOLDER).is_dir():
+            return folder / REPOSITORY_FOLDER
+        if folder == root:
+            return None
+    return None
+
+
 def _home(environ: Mapping[str, str]) -> Path:
     return Path(environ["HOME"]) if environ.get("HOME") else Path.home()

@@ -254,7 +254,7 @@ def load_settings(
     if repository is not None:
         from k3agent.config.trust import is_trusted  # lazy: hashlib and json, only where there is such a file
 
-        if is_trusted(data_home(environ), repository):
+        if is_trusted(data_home(environ), repository[0].parent):
             for path in repository:
                 _add_file(path, values, origins, providers)
         else:

@@ -1,44 +1,90 @@
-"""May the configuration of this folder be obeyed?
+"""May what a repository brings for k3agent act: its configuration, hooks, MCP servers, skills?
 
-A repository's configuration can name commands to run and places to send code to, so it counts only after
-`k3agent config trust`, and only with the content that was trusted: any change asks anew.
+They can name commands to run and places to send code to, so they count only after `k3agent config trust`,
+and only with the content that was trusted: any change asks anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from k3agent.errors import ConfigError
 
 _FILE = "trusted.json"
+# What acts, or makes the model act, without a word of the user; beside the folder, what other programs also read.
+COVERED = (
+    "config.toml",
+    "config.local.toml",
+    "mcp.json",
+    "hooks",
+    "hooks.json",
+    "skills",
+    "agents",
+    "commands",
+)
+BESIDE = (".mcp.json",)
+# More than this is nothing that somebody has read before trusting it.
+MAX_FILES = 2_000
+MAX_BYTES = 64 * 1024 * 1024
 
 
-def fingerprint(paths: tuple[Path, ...]) -> str:
-    """A hash over names and contents; a missing file counts as such."""
+def covered(folder: Path) -> list[Path]:
+    """The files that trust in a `.k3agent` folder is about, by name. Raises ConfigError for too many."""
+    tops = [*(folder / name for name in COVERED), *(folder.parent / name for name in BESIDE)]
+    files = [path for path in tops if path.is_file()]
+    for top in tops:
+        if top.is_dir():
+            for path in top.rglob("*"):
+                if path.is_file():
+                    files.append(path)
+                if len(files) > MAX_FILES:
+                    raise ConfigError(
+                        f"{top} has more than {MAX_FILES} files: move out what k3agent does not need"
+                    )
+    return sorted(files)
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash over names and contents, through links, of all that is covered."""
     digest = hashlib.sha256()
-    for path in paths:
-        content = path.read_bytes() if path.is_file() else b"\0missing"
-        digest.update(f"{path.name}:{len(content)}:".encode() + content)
+    left = MAX_BYTES
+    for path in covered(folder):
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be read: {error.strerror}. Make it readable, or remove it."
+            ) from error
+        left -= len(content)
+        if left < 0:
+            raise ConfigError(
+                f"{folder} holds more than {MAX_BYTES >> 20} MB: move out what k3agent does not need"
+            )
+        name = os.path.relpath(path, folder)
+        digest.update(json.dumps([name, os.access(path, os.X_OK), len(content)]).encode() + content)
     return digest.hexdigest()
 
 
-def is_trusted(home: Path, paths: tuple[Path, ...]) -> bool:
-    return _load(home).get(str(paths[0].parent.resolve())) == fingerprint(paths)
+def is_trusted(home: Path, folder: Path) -> bool:
+    """May what lies in this `.k3agent` folder act? Only as it was when it was trusted."""
+    known = _load(home).get(str(folder.resolve()))
+    return known is not None and known == fingerprint(folder)
 
 
-def set_trust(home: Path, paths: tuple[Path, ...], *, is_trusted: bool) -> None:
-    """Trust the files as they are now, or take the trust back."""
+def set_trust(home: Path, folder: Path, *, is_trusted: bool) -> None:
+    """Trust the folder as it is now, or take the trust back."""
     known = _load(home)
-    folder = str(paths[0].parent.resolve())
     if is_trusted:
-        known[folder] = fingerprint(paths)
+        known[str(folder.resolve())] = fingerprint(folder)
     else:
-        known.pop(folder, None)
-    home.mkdir(parents=True, exist_ok=True)
-    temporary = home / f"{_FILE}.new"
-    temporary.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        known.pop(str(folder.resolve()), None)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = home / f"{_FILE}.{os.getpid()}"
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(known, file, indent=1)
     temporary.replace(home / _FILE)
 
 

@@ -192,10 +192,19 @@ def test_pipelined_requests_are_answered_in_order(open_server: Running) -> None:
 
 
 def test_foreign_pages_and_names_are_refused_without_a_key(open_server: Running) -> None:
-    for headers in ({"origin": "https://evil.example"}, {"host": "evil.example"}, {"origin": "null"}):
-        response = httpx.get(open_server.url + "/v1/models", headers=headers)
+    foreign = (
+        {"origin": "https://evil.example"}, {"host": "evil.example"}, {"origin": "null"},
+        {"host": "evil.example:8333"}, {"host": "127.0.0.1.evil.example"}, {"host": "localhost.evil.example"},
+        {"origin": "http://localhost:3000"}, {"origin": "http://127.0.0.1.evil.example"},
+        {"sec-fetch-site": "cross-site"},
+    )  # fmt: skip
+    for headers in foreign:
+        for path in ("/v1/models", "/health", "/metrics", "/v1/files"):
+            response = httpx.get(open_server.url + path, headers=headers)
+            assert "no API key" in error_of(response, 403)
+        response = httpx.post(open_server.url + "/v1/chat/completions", headers=headers, content=chat())
         assert "no API key" in error_of(response, 403)
-    for headers in ({"origin": "http://localhost:3000"}, {"host": "localhost:1"}, {"host": "[::1]:1"}):
+    for headers in ({"origin": open_server.url}, {"host": "localhost:1"}, {"host": "[::1]:1"}):
         assert httpx.get(open_server.url + "/v1/models", headers=headers).status_code == 200
 
 

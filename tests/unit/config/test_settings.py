@@ -44,11 +44,11 @@ def test_each_layer_wins_over_the_one_before(environ: dict[str, str], repository
     assert untrusted.untrusted == repository / ".k3agent" / "config.toml"
     paths = repository_configs(repository)
     assert paths is not None
-    set_trust(data_home(environ), paths, is_trusted=True)
+    set_trust(data_home(environ), paths[0].parent, is_trusted=True)
     assert load_settings(environ, repository / ".k3agent").model == "repository"
     local = write(repository / ".k3agent" / "config.local.toml", 'model = "local"\n')
     assert load_settings(environ, repository).model == "user", "any change takes the trust away"
-    set_trust(data_home(environ), paths, is_trusted=True)
+    set_trust(data_home(environ), paths[0].parent, is_trusted=True)
     settings = load_settings(environ, repository)
     assert settings.model == "local"
     assert settings.origin("model") == str(local)
@@ -58,8 +58,8 @@ def test_each_layer_wins_over_the_one_before(environ: dict[str, str], repository
     assert (settings.model, settings.origin("model")) == ("environment", "$K3AGENT_MODEL")
     settings = load_settings(environ, repository, {"model": "flag", "effort": None})
     assert (settings.model, settings.origin("model"), settings.effort) == ("flag", "flag", "low")
-    set_trust(data_home(environ), paths, is_trusted=False)
-    assert not is_trusted(data_home(environ), paths)
+    set_trust(data_home(environ), paths[0].parent, is_trusted=False)
+    assert not is_trusted(data_home(environ), paths[0].parent)
 
 
 def test_configuration_above_the_repository_does_not_count(environ: dict[str, str], repository: Path) -> None:
