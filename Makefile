@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: bench-tui demo test setup check e2e gpu soak ci wheel lock clean
+.PHONY: bench-tui demo test setup check e2e gpu soak ci wheel lock audit clean
 
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
@@ -63,6 +63,12 @@ lock: $(STAMP)
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --extra local --group dev pyproject.toml \
 	  | grep -vE '^(torch|triton|nvidia-|cuda-|pip|setuptools)' > requirements.lock
+
+# Known vulnerabilities of the pinned packages; passes where the package index cannot be asked.
+audit: $(STAMP)
+	@$(BIN)/python -m pip_audit --version >/dev/null 2>&1 || $(BIN)/pip install --quiet "pip-audit==2.10.1" \
+	  || echo "audit: pip-audit cannot be installed from here."
+	$(BIN)/python scripts/audit.py
 
 clean:
 	rm -rf build dist $(VENV)

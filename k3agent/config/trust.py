@@ -14,7 +14,7 @@ from pathlib import Path
 from k3agent.errors import ConfigError
 
 _FILE = "trusted.json"
-# What acts, or makes the model act, without a word of the user; beside the folder, what other programs also read.
+# What acts, or makes the model act, without a word of the user; BESIDE the folder: what others read, too.
 COVERED = (
     "config.toml",
     "config.local.toml",
