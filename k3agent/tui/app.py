@@ -45,6 +45,8 @@ class K3App(App[int]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = []
     TITLE = "k3agent"
+    # Dialogs take the whole width of a narrow terminal.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  # Textual's name, never changed
 
     def __init__(self, options: UiOptions, settings: Settings) -> None:
         # The mouse is used with the cells' coordinates; animation is switched off: it costs and distracts.

@@ -14,6 +14,12 @@ from k3agent.errors import ConfigError
 
 #: permission modes in the order in which Shift+Tab goes through them
 MODES = ("default", "accept-edits", "auto", "plan")
+MODE_HELP = {
+    "default": "looks freely, asks about anything else",
+    "accept-edits": "also edits files of the workspace",
+    "auto": "works freely in the workspace",
+    "plan": "only looks, then offers a plan",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ CHAT_KEYS = (
     Key("fold", "ctrl+o", "fold", "unfold or fold the newest output", True),
     Key("fold-reasoning", "ctrl+r", "fold_reasoning", "unfold or fold the newest reasoning", True),
     Key("copy-answer", "ctrl+y", "copy_answer", "copy the last answer", True),
-    Key("todos", "ctrl+t", "panel('todos')", "todos", True),
+    Key("todos", "ctrl+t", "panel('todos')", "show or hide the steps", True),
     Key("changes", "ctrl+x", "panel('changes')", "changed files", True),
     Key("engine", "f2", "engine", "the engine: server, cache, queue, speed", True),
     Key("help", "f1", "help", "this list (also: ? in an empty prompt)", True),

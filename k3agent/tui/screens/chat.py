@@ -114,7 +114,7 @@ class ChatScreen(ChatKeys):
             ("model", model),
             ("folder", str(self.app.options.cwd)),
             *([("sandbox", sandbox)] if sandbox else []),
-            ("keys", "Enter sends · Esc interrupts · Shift+Tab changes the mode · ? shows all keys"),
+            ("keys", "Enter sends · Esc interrupts · Shift+Tab next mode · ? all keys"),
         ]
 
     # --- the session's side ---

@@ -12,7 +12,7 @@ from textual import events, work
 from k3agent.config.settings import Settings
 from k3agent.errors import K3AgentError
 from k3agent.tui.commands import Command
-from k3agent.tui.keymap import MODES
+from k3agent.tui.keymap import MODE_HELP, MODES
 from k3agent.tui.links import all_links
 from k3agent.tui.presenter import USER_INTERRUPT
 from k3agent.tui.screens.typing import TypingChat
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 TWICE_S = 1.5
+MODE_HELP_S = 5.0
 
 
 class ChatKeys(TypingChat):
@@ -101,7 +102,9 @@ class ChatKeys(TypingChat):
     def action_cycle_mode(self) -> None:
         now = self.line.status.mode
         at = MODES.index(now) if now in MODES else 0
-        self.set_mode(MODES[(at + 1) % len(MODES)])
+        mode = MODES[(at + 1) % len(MODES)]
+        self.set_mode(mode)
+        self.say_briefly(MODE_HELP[mode], MODE_HELP_S)
 
     # --- moving ---
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.table import Table
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -35,7 +36,9 @@ class TextScreen(ModalScreen[Result]):
     ]
     app: K3App
 
-    def __init__(self, title: str, load: Callable[[], Text | str], *, classes: str = "dialog") -> None:
+    def __init__(
+        self, title: str, load: Callable[[], Table | Text | str], *, classes: str = "dialog"
+    ) -> None:
         super().__init__()
         self._heading = title
         self._load = load
@@ -53,7 +56,7 @@ class TextScreen(ModalScreen[Result]):
 
     async def _show(self) -> None:
         found = await asyncio.to_thread(self._load)
-        self.content.update(found if isinstance(found, Text) else Text(safe(found)))
+        self.content.update(Text(safe(found)) if isinstance(found, str) else found)
 
     def action_scroll(self, rows: int) -> None:
         self.body.scroll_relative(y=rows, animate=False)
@@ -118,6 +121,7 @@ class ListScreen(ModalScreen[Result]):
         entries = self.entries(self.filter.value.strip())
         self.list.clear_options()
         self.list.add_options([Option(line, id=entry) for entry, line in entries])
+        self.preview_box.display = bool(entries)
         if not entries:
             self.list.add_option(Option(Text(self.empty), disabled=True))
             self.preview.update("")

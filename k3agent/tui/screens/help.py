@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from rich.table import Table
 from rich.text import Text
 
 from k3agent.tui.commands import COMMANDS
-from k3agent.tui.keymap import GROUPS, keys_of
+from k3agent.tui.keymap import GROUPS, MODE_HELP, keys_of
 from k3agent.tui.screens.dialog import TextScreen
+
+IN_PROMPT = (
+    ("@", "a file of the workspace, ignore files respected"),
+    ("@picture.png", "sends the image along"),
+    ("!", "a shell command of your own; the model does not see it"),
+    ("\\ and Enter", "a new line, on terminals without Shift+Enter"),
+)
+WITH_MOUSE = (
+    ("click on a block", "unfolds or folds it"),
+    ("mark, then Ctrl+C", "copies what is marked; with Shift the terminal marks"),
+    ("click on a link", "opens it, where the terminal can; often with Ctrl or Shift"),
+)
 
 
 class HelpScreen(TextScreen):
     def __init__(self) -> None:
-        super().__init__("Keys and commands", self._text)
+        super().__init__("Keys and commands", self._table)
 
-    def _text(self) -> Text:
-        palette = self.app.palette
-        head, key, words = (palette.style("accent", bold=True), palette.style("warn"), palette.style("text"))
-        text = Text()
+    def _table(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column()
         for title, keys in GROUPS.items():
-            text.append(f"{title}\n", head)
-            for entry in keys:
-                text.append(f"  {keys_of(entry, self.app.own_keys):<26} ", key)
-                text.append(f"{entry.help}\n", words)
-            text.append("\n")
-        text.append("Commands\n", head)
-        for name, command in COMMANDS.items():
-            text.append(f"  {'/' + name:<26} ", key)
-            text.append(f"{command.help}{f'  ({command.takes})' if command.takes else ''}\n", words)
-        text.append("\nIn the prompt\n", head)
-        for sign, what in (
-            ("@", "a file of the workspace, ignore files respected"),
-            ("!", "a shell command of your own; the model does not see it"),
-            ("@picture.png", "sends the image along"),
-            ("\\ and Enter", "a new line, on terminals without Shift+Enter"),
-        ):
-            text.append(f"  {sign:<26} ", key)
-            text.append(f"{what}\n", words)
-        text.append("\nWith the mouse\n", head)
-        for sign, what in (
-            ("click on a block", "unfolds or folds it"),
-            ("mark, then Ctrl+C", "copies what is marked; Shift and mark: as the terminal does it"),
-            ("click on a link", "opens it, where the terminal can; often with Ctrl or Shift"),
-        ):
-            text.append(f"  {sign:<26} ", key)
-            text.append(f"{what}\n", words)
-        text.append(f"\nYour own keys: {self.app.keymap_path}\n", palette.style("dim"))
-        return text
+            self._add(table, title, ((keys_of(key, self.app.own_keys), key.help) for key in keys))
+        commands = (
+            (f"/{name}", f"{command.help}{f'  ({command.takes})' if command.takes else ''}")
+            for name, command in COMMANDS.items()
+        )
+        self._add(table, "Commands", commands)
+        self._add(table, "Permission modes (Shift+Tab)", MODE_HELP.items())
+        self._add(table, "In the prompt", IN_PROMPT)
+        self._add(table, "With the mouse", WITH_MOUSE)
+        self._add(table, "Your own keys", (("keys.toml", str(self.app.keymap_path)),))
+        return table
+
+    def _add(self, table: Table, title: str, rows: Iterable[tuple[str, str]]) -> None:
+        palette = self.app.palette
+        if table.row_count:
+            table.add_row("", "")
+        table.add_row(Text(title, palette.style("accent", bold=True)), "")
+        for key, what in rows:
+            table.add_row(Text(f"  {key}", palette.style("warn")), Text(what, palette.style("text")))

@@ -58,7 +58,7 @@ class ModelsScreen(ListScreen):
             window = f"{row['context_window']:,} tokens" if row["context_window"] else ""
             found.append(
                 Choice(
-                    shown=f"{row['model']} from {row['provider']}",
+                    shown=_shown(str(row["model"]), str(row["provider"])),
                     reach=reach,
                     note=", ".join(filter(None, (window, str(row["note"])))),
                     is_ready=is_ready,
@@ -76,6 +76,8 @@ class ModelsScreen(ListScreen):
 
     def entries(self, words: str) -> Sequence[tuple[str, Text]]:
         palette = self.app.palette
+        session = self.app.chat.driver.session
+        now = _shown(session.info.model, session.info.provider) if session is not None else ""
         rows: list[tuple[str, Text]] = []
         for key, choice in self._choices.items():
             if words.casefold() not in choice.shown.casefold():
@@ -85,6 +87,8 @@ class ModelsScreen(ListScreen):
                 "✓ " if choice.is_ready else "· ", palette.style("good" if choice.is_ready else "faint")
             )
             text.append(safe_line(choice.shown, 60), palette.style("text" if choice.is_ready else "dim"))
+            if choice.shown == now:
+                text.append("  in use", palette.style("accent"))
             text.append(f"  {safe_line(choice.reach, 60)}", palette.style("faint"))
             rows.append((key, text))
         return rows
@@ -124,6 +128,10 @@ def use_model(chat: ChatKeys, choice: Choice) -> None:
 
 def _values(provider: str, model: str, base_url: str) -> tuple[tuple[str, str], ...]:
     return ("provider", provider), ("model", model), ("base_url", base_url)
+
+
+def _shown(model: str, provider: str) -> str:
+    return f"{model} from {provider}"
 
 
 def _name(model: str) -> str:

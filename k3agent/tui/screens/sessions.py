@@ -32,7 +32,7 @@ class SessionsScreen(ListScreen):
         Binding("tab", "scope", "scope", priority=True),
     ]
     heading = "Sessions of this folder"
-    hint = "Enter goes on · ^F fork · ^R rename · ^E export · ^D delete · Tab all folders · Esc closes"
+    hint = "Enter opens · ^F fork · ^R rename · ^E export · ^D delete · Tab all · Esc"
     empty = "no session yet"
 
     def on_mount(self) -> None:

@@ -83,7 +83,8 @@ class TypingChat(AnsweringChat):
 
     def _named_images(self, text: str) -> list[Path]:
         """Image files named after `@`, or alone in the prompt (a file dropped on the terminal)."""
-        names = [hit[1] or hit[2] for hit in MENTION.finditer(text)]
+        # What ends a sentence is no part of the name.
+        names = [hit[1] or hit[2].rstrip(".,;:!?)") for hit in MENTION.finditer(text)]
         alone = text.strip().strip("'\"").removeprefix("file://")
         if "\n" not in alone and alone.startswith(("/", "~")):
             names.append(alone)

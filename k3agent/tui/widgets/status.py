@@ -18,6 +18,7 @@ from k3agent.tui.widgets.block import segments, strip_of
 from k3agent.types import Usage
 
 METER = 10
+NARROW = 60
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -115,7 +116,8 @@ class StatusLine(Widget):
         """(importance, words), from left to right."""
         status, palette = self.status, self.palette
         mode_color = {"auto": "warn", "plan": "accent"}.get(status.mode, "dim")
-        parts = [(9, Text(status.mode, palette.style(mode_color)))]
+        mode = f"{status.mode} mode" if width >= NARROW else status.mode
+        parts = [(9, Text(mode, palette.style(mode_color)))]
         if status.model:
             parts.append((5, Text(safe_line(status.model, 30), palette.style("text"))))
         if status.window and status.context_tokens:

@@ -36,6 +36,8 @@ async def test_help_shows_keys_and_commands_with_own_keys(tmp_path: Path) -> Non
         await screen.until("F7")
         await screen.press("pagedown", "pagedown", "pagedown")
         await screen.until("/rewind")
+        await screen.press("pagedown", "pagedown")
+        await screen.until("works freely in the workspace")
         await screen.press("escape", "f7")
         await screen.until("search in the conversation")
 

@@ -128,3 +128,11 @@ async def test_the_only_piece_is_copied_at_once(tmp_path: Path) -> None:
         await screen.until(lambda: screen.app.clipboard == "echo hi")
         await screen.press("l")
         await screen.until("nothing to copy: the link")
+
+
+async def test_an_image_named_at_the_end_of_a_sentence_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/shot.png").write_bytes(b"\x89PNG none")
+    async with running(tmp_path, [Step(text="Seen.")]) as screen:
+        screen.chat.say("What is wrong in @shot.png?")
+        await screen.until("[image: PNG · ")

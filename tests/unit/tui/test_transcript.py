@@ -115,7 +115,7 @@ async def test_blocks_are_chosen_folded_and_copied_by_keys(tmp_path: Path) -> No
         screen.chat.presenter.add(AnswerBlock("Look:\n\n```\nthe code\n```\n"))
         await screen.until("the code")
         await screen.press("tab", "x")
-        await screen.until("copied the last code block")
+        await screen.until("copied the code block")
         assert screen.app.clipboard == "the code\n"
         await screen.press("up", "enter")
         await screen.until("row 20")
