@@ -55,7 +55,7 @@ class TaskTool:
         reports = await ctx.spawn(briefs)
         files = tuple(dict.fromkeys(path for report in reports for path in report.files))
         data = {"tasks": [{"task": report.number, "session": report.session_id} for report in reports]}
-        return ToolOutput(text="\n\n".join(map(_told, reports)), files=files, data=data)
+        return ToolOutput(text="\n\n".join(map(told, reports)), files=files, data=data)
 
 
 def _brief(item: TaskItem) -> TaskBrief:
@@ -82,8 +82,9 @@ def _check_order(briefs: list[TaskBrief]) -> None:
             )
 
 
-def _told(report: TaskReport) -> str:
-    state = "done" if report.is_done else f"failed: {report.detail}"
+def told(report: TaskReport) -> str:
+    """What the model is told of a task that has ended, or was left."""
+    state = "done" if report.is_done else f"not done: {report.detail}"
     price = f", ${report.cost_usd:.4f}" if report.cost_usd else ""
     head = (
         f"[task {report.number}, {report.title}: {state} ({report.num_turns} model calls,"

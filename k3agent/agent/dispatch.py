@@ -28,6 +28,7 @@ from k3agent.agent.options import Receipt
 from k3agent.agent.permissions import Action, Permissions
 from k3agent.agent.repetition import NOTICE_AT, REFUSE_AT, RepetitionPolicy, digest
 from k3agent.agent.safekeeping import Safekeeping, Step
+from k3agent.agent.subagent import SubagentParts
 from k3agent.agent.suggestions import rules_for
 from k3agent.agent.transcript import Transcript
 from k3agent.errors import ProviderError, ToolError
@@ -40,7 +41,7 @@ from k3agent.store.sessions import SessionStore
 from k3agent.types import ImagePart, JsonObject, Message, SessionId, TextPart, ToolCall, ToolResult
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
-    from k3agent.tools.base import Access, Args, Planning, Question, Spawn, Tool, ToolContext
+    from k3agent.tools.base import Access, Args, Planning, Question, Tool, ToolContext
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Workbench:
     blobs: BlobStore
     profile: Profile
     max_result_chars: int
-    spawn: Callable[[str], Spawn]
+    subagents: SubagentParts
     safekeeping: Safekeeping | None
     plan: Callable[[str], Planning]
 
@@ -330,7 +331,7 @@ class Dispatcher:
 
         if prepared.access.runs is not None:
             await self.changes.begin()
-        own = {"spawn": bench.spawn(call.id), "plan": bench.plan(call.id)}
+        own = {"spawn": bench.subagents.spawn(call.id), "plan": bench.plan(call.id)}
         ctx = dataclasses.replace(bench.ctx, emit=progress, ask=ask, **own)
         started = time.monotonic()
         try:
@@ -390,7 +391,8 @@ class Dispatcher:
     def _end(self, message: Message, call: ToolCall, ending: _Ending) -> None:
         """Mask, cut, judge for repetition, remember, tell."""
         bench = self._bench
-        text = bench.masker.reveal(bench.masker.mask(ending.text))
+        left = bench.subagents.left(call.id) if ending.state is CallState.INTERRUPTED else ""
+        text = bench.masker.reveal(bench.masker.mask(ending.text + left))
         result_digest = digest(text)
         state = ending.state
         if state in (CallState.DONE, CallState.FAILED):

@@ -243,7 +243,7 @@ class Session:
                 MIN_RESULT_CHARS, min(MAX_RESULT_CHARS, int(0.75 * self.info.context_window))
             ),
             safekeeping=Safekeeping(options.home, self.id, territory) if options.snapshots else None,
-            spawn=self._subagents(permissions).spawn,
+            subagents=self._subagents(permissions),
             plan=Planner(self._store, self._transcript, self._approvals, self._emitter).for_call,
         )
 

@@ -93,6 +93,17 @@ class SubagentParts:
 
         return spawn
 
+    def left(self, call_id: str) -> str:
+        """For the model, when a call is given up: how its subagents stand, and the answers of those that are
+        done. '' for a call that has none.
+        """
+        nodes = TaskGraph(self.store, self.session_id).nodes(call_id)
+        if not nodes:
+            return ""
+        from k3agent.tools.task import told  # lazy: pydantic; loaded with the session
+
+        return "\n\n" + "\n\n".join(told(_report(node)) for node in nodes)
+
 
 class FanOut:
     """The tasks of one call, from their plan to their reports."""
@@ -472,7 +483,7 @@ def _report(node: TaskNode) -> TaskReport:
         title=node.title,
         is_done=node.state is TaskState.DONE,
         answer=node.answer,
-        detail=node.detail,
+        detail=node.detail if node.state.is_over else f"{node.state.value}, not finished",
         session_id=node.child,
         files=node.files,
         num_turns=node.num_turns,

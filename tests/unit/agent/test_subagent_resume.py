@@ -16,7 +16,7 @@ from support.killing import Killed, Killer, abandon
 from k3agent.agent.session import Session
 from k3agent.agent.tasks import TaskGraph, TaskState
 from k3agent.errors import ProviderError, ProviderErrorKind
-from k3agent.events import TurnOutcome
+from k3agent.events import AnyEvent, TaskChanged, TurnOutcome
 from k3agent.store.sessions import SessionStore
 from k3agent.types import SessionId
 
@@ -218,20 +218,29 @@ async def test_a_failure_of_one_subagent_alone_pauses_nothing(tmp_path: Path) ->
 async def test_an_interrupt_ends_the_subagents_in_good_order(tmp_path: Path) -> None:
     workspace(tmp_path)
     client = FleetClient({**STORIES, "go": [STORIES["go"][0], DONE]})
-    reached = asyncio.Event()
+    reached, made = asyncio.Event(), asyncio.Event()
+
+    def seen(event: AnyEvent) -> None:
+        if isinstance(event, TaskChanged) and event.state == "done":
+            made.set()
 
     async def hang(name: str, position: int) -> None:
         if name == "look" and position == 1:
+            await asyncio.wait_for(made.wait(), 30)
             reached.set()
             await asyncio.sleep(60)
 
     client.hook = hang
     run = await start(tmp_path, client=client)
+    run.session.subscribe(seen)
     task = asyncio.create_task(run.session.submit("go"))
     await asyncio.wait_for(reached.wait(), 30)
     run.session.interrupt("the user pressed Esc")
     end = await asyncio.wait_for(task, 30)
     assert end.outcome is TurnOutcome.INTERRUPTED
+    # What was done is not lost to the model: it is told how each stands.
+    assert "make: done" in run.results[0] and "b.py is there." in run.results[0]
+    assert "look: not done: interrupted, not finished" in run.results[0]
     found = states(tmp_path, run.session.id)
     assert found["look"] == TaskState.INTERRUPTED and found["last"] == TaskState.INTERRUPTED
     store = run.session._store
@@ -260,5 +269,5 @@ async def test_a_new_prompt_instead_of_a_resume_leaves_the_paused_tasks(tmp_path
     client.hook = None
     end = await run.session.submit("never mind")
     assert end.outcome is TurnOutcome.SUCCESS
-    assert "Not run" in run.session.messages[-3].results[0].text or "paused" in run.results[0]
+    assert "look: not done: paused, not finished" in run.results[0]
     await run.session.aclose()
