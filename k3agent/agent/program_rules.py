@@ -25,6 +25,8 @@ SED_RUNS = re.compile(r"(?:^|[;{\n])\s*(?:\d+|\$|/[^/]*/)?(?:,(?:\d+|\$|/[^/]*/)
 SED_SUBSTITUTE_RUNS = re.compile(r"(?:^|[;{}\n\d$/])\s*s([/|,#@!])(?:(?!\1).)*\1(?:(?!\1).)*\1[gpIiMm\d]*e")
 SED_PRINT = re.compile(r"\d+(,(\d+|\$))?p")
 LOOPBACK = re.compile(r"(https?://)?(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/.*)?")
+# Programs that look, but have options with which they write or run something.
+WITH_OPTIONS = frozenset({"git", "find", "sort", "tree", "rg", "date", "file"})
 REMOTE = re.compile(r"[\w.-]+(@[\w.-]+)?:(?!//).*|rsync://.*|[\w.@-]+::.*")
 
 
@@ -115,6 +117,11 @@ def find_removes(words: Sequence[Word]) -> bool:
     runs = ("-exec", "-execdir")
     programs = [following for word, following in pairwise(words) if word in runs]
     return bool(programs) and all(program in ("rm", "rmdir") for program in programs)
+
+
+def may_be_option(words: Sequence[Word]) -> bool:
+    """Whether a word that is known only at run time could be an option."""
+    return None in (words[: words.index("--")] if "--" in words else words)
 
 
 def num_operands(words: Sequence[Word], *with_value: str) -> int:

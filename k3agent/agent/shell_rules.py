@@ -187,12 +187,12 @@ class Judge:
         words = simple.words[1:]
         if any(not HARMLESS_ENV.fullmatch(name) for name in simple.env) and program not in WRAPPERS:
             return False
+        if program in program_rules.WITH_OPTIONS and program_rules.may_be_option(words):
+            return False
         if program == "git":
             return git_rules.is_reading(simple)
         if program == "find":
-            return not any(
-                isinstance(word, str) and word.startswith(("-delete", "-fprint", "-fls")) for word in words
-            )
+            return not any((word or "").startswith(("-delete", "-fprint", "-fls")) for word in words)
         if program in ("flock", "parallel") or (program == "time" and "-o" in words):
             return False  # they write a file of their own
         if program in WRAPPERS or (program in SHELLS and not simple.is_fed and _runs_text(words)):

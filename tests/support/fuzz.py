@@ -116,7 +116,7 @@ def pool() -> tuple[str, ...]:
     """What is wrapped: short writing commands, and hostile ones of the corpus."""
     groups = [
         group
-        for name in ("syntax", "writes")
+        for name in ("git", "links", "syntax", "writes")
         for group in tomllib.loads((CORPUS / f"hostile/{name}.toml").read_text(encoding="utf-8"))["group"]
     ]
     return (*WRITES, *(command for group in groups for command in group["commands"]))

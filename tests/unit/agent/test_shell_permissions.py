@@ -300,6 +300,10 @@ HIDDEN = [
     "env GIT_TRACE=$HOME/x git status",
     "find .. -dele\\\nte",
     "for f in $(ls); do echo $((f)); done",
+    'git diff --output="$PWD"/../x',
+    "git log $X",
+    "sort $X a.py",
+    "find $X -name y",
     "read -r x < a.py; echo $((x))",
     "while read -r n; do [[ $n -eq 1 ]]; done < a.py",
 ]
@@ -324,6 +328,7 @@ def test_a_command_in_a_text_is_no_looking(judge: Judge, command: str) -> None:
         'test -n "$x" && [ -f a.py ]',
         "printf '%s\\n' 'a[0]'",
         "ls -la \\\n  src",
+        'for f in *.py; do wc -l "$f"; git log -- "$f"; sort -- "$f"; done',
     ],
 )
 def test_ordinary_texts_are_still_looking(judge: Judge, command: str) -> None:
