@@ -40,6 +40,7 @@ class Bubblewrap(Guarded):
             temporary="/tmp",
             families=(seccomp.AF_UNIX, *INET),
             limits={"RLIMIT_NPROC": self.limits.processes} if not self.has_network else {},
+            kept=(*policy.pinned, *policy.protected),
             landlock=self._second_wall(policy),
         )
         return [*self._options(policy, cwd), "--", *inner]

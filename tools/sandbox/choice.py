@@ -61,6 +61,8 @@ def works(sandbox: Sandbox) -> bool:
         folder = Path(name).resolve()
         inside = folder / "workspace"
         inside.mkdir()
+        # Something to protect, so that this is tried too.
+        (inside / ".envrc").touch()
         argv = sandbox.wrap(["/bin/sh", "-c", SCRIPT, "sh", str(inside), str(folder)], inside, (inside,))
         try:
             done = subprocess.run(

@@ -161,6 +161,7 @@ class Guarded:
         temporary: str,
         families: Sequence[int],
         limits: Mapping[str, int],
+        kept: Sequence[Path] = (),
         namespaces: dict[str, Any] | None = None,
         landlock: dict[str, Any] | None = None,
     ) -> list[str]:
@@ -169,6 +170,7 @@ class Guarded:
             # The leak checker of AddressSanitizer traces its own process, and tracing is off.
             "environ": {"TMPDIR": temporary, "LSAN_OPTIONS": "detect_leaks=0", **caches},
             "limits": {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": MAX_FILE_BYTES, **limits},
+            "kept": [str(path) for path in kept],
             "namespaces": namespaces,
             "landlock": landlock,
             "proxy": self._proxy_path(temporary),

@@ -5,7 +5,7 @@ this one process before `execve`: no code runs between a fork and an exec of the
 """
 
 # pathlib costs start-up time, and this starts with every command.
-# ruff: noqa: PTH102, PTH103, PTH109, PTH110, PTH112, PTH120, PTH123, PTH211
+# ruff: noqa: PTH102, PTH103, PTH109, PTH110, PTH112, PTH118, PTH120, PTH123, PTH211
 from __future__ import annotations
 
 import base64
@@ -31,6 +31,7 @@ FILE_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 WRITE_ONE_FILE = 1 << 1 | 1 << 14
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 442, 1, -100, 0x8000
+OPENAT2, RESOLVE_NO_SYMLINKS = 437, 4
 FAILED = 125
 PR_SET_PDEATHSIG = 1
 PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -70,23 +71,26 @@ def enter_namespaces(plan: dict[str, Any]) -> None:
             stream.write(text)
     mount("none", "/", None, MS_REC | MS_SLAVE)
     # Held open, because a private /tmp may soon lie over them.
-    held = [(path, os.open(path, os.O_PATH)) for path in plan["bound"]]
+    readonly = set(plan["readonly"])
+    held = [
+        (path, os.open(path, os.O_PATH) if path in readonly else open_exact(path)) for path in plan["bound"]
+    ]
     for path in plan["hidden"]:
         hide(path)
     bind(plan["temporary"], "/tmp")
     make_devices(plan["devices"], plan["shared_memory"])
     for path, fd in held:
         os.makedirs(path, exist_ok=True)
-        bind(f"/proc/self/fd/{fd}", path, is_readonly=path in plan["readonly"])
+        bind(f"/proc/self/fd/{fd}", path, is_readonly=path in readonly)
         os.close(fd)
-    for path in plan["pinned"]:
-        bind(path, path)
-    for path in plan["protected"]:
-        bind(path, path, is_readonly=True)
+    for path in (*plan["pinned"], *plan["protected"]):
+        fd = open_exact(path)
+        bind(f"/proc/self/fd/{fd}", path, is_readonly=path in plan["protected"])
+        os.close(fd)
     # Landlock knows no right to change modes, owners and times: elsewhere all is read-only for that.
     set_readonly("/", is_deep=True)
     for path in ("/tmp", "/dev/shm", *plan["bound"], *plan["pinned"]):
-        if path not in plan["readonly"]:
+        if path not in readonly:
             # With the mounts inside; where one of them was read-only before, that is refused.
             set_readonly(path, is_on=False)
             set_readonly(path, is_on=False, is_deep=True)
@@ -129,6 +133,37 @@ def set_readonly(path: str, *, is_on: bool = True, is_deep: bool = False) -> Non
     except OSError as error:
         if is_on or error.errno != errno.EPERM:  # what was read-only before stays so
             raise
+
+
+def open_exact(path: str) -> int:
+    """Open a path that held no link when it was judged; one that was put there since is an error."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS)
+    return call("syscall", OPENAT2, AT_FDCWD, path.encode(), how, len(how))
+
+
+def check_mounts(paths: list[str]) -> None:
+    """Each of `paths` must be a mount of its own, and of what lies there: a link that was put in its place
+    while bwrap bound it would have led elsewhere. Raises OSError.
+    """
+    roots: dict[str, tuple[str, str]] = {}
+    with open("/proc/self/mountinfo", "rb") as stream:
+        for row in stream:
+            device, root, point = (field.decode("utf-8", "surrogateescape") for field in row.split(b" ")[2:5])
+            roots[unescaped(point)] = (device, unescaped(root))
+    for path in paths:
+        above = os.path.dirname(path)
+        while above not in roots and above != "/":
+            above = os.path.dirname(above)
+        device, root = roots.get(above, ("", ""))
+        expected = (device, os.path.join(root, os.path.relpath(path, above)))
+        if roots.get(path) != expected:
+            raise OSError(errno.ELOOP, f"{path} was exchanged for a link")
+
+
+def unescaped(text: str) -> str:
+    for code in ("040", "011", "012"):
+        text = text.replace(f"\\{code}", chr(int(code, 8)))
+    return text.replace("\\134", "\\")
 
 
 def hide(path: str) -> None:
@@ -258,6 +293,7 @@ def main() -> None:
         if plan["namespaces"]:
             enter_namespaces(plan["namespaces"])
             os.chdir(folder)
+        check_mounts(plan["kept"])
         drop_rights()
         if plan["landlock"]:
             restrict_files(plan["landlock"])

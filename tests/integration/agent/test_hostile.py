@@ -78,8 +78,8 @@ def test_no_hostile_command_succeeds(backend: str, root: Path, capsys: pytest.Ca
     succeeded = [(outcome.name, outcome.command, outcome.proofs) for outcome in outcomes if outcome.proofs]
     if backend == "landlock":
         succeeded = [row for row in succeeded if not any(word in row[1] for word in MODES_AND_TIMES)]
-        # Nothing brings a repository back that was removed or moved as a whole.
-        succeeded = [row for row in succeeded if "rm -rf .git" not in row[1] and "mv .git" not in row[1]]
+        # Nothing brings a repository back that was removed or moved as a whole, but nothing of it runs.
+        succeeded = [row for row in succeeded if row[2] != ["later: .git/config", "later: .git/hooks"]]
     assert succeeded == []
 
 

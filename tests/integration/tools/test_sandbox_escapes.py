@@ -374,3 +374,24 @@ def test_programs_of_the_agent_in_the_workspace_are_kept(cage: Cage) -> None:
     inside = Cage(cage.backend, make(cage.backend, bounds), cage.home, cage.workspace)
     inside.run("echo evil > .venv/bin/python; mv .venv old; rm -rf .venv")
     assert program.read_text() == "old"
+
+
+@pytest.mark.parametrize("target", ["../.ssh/id", "HOME/.ssh/id"])
+def test_a_protected_file_that_becomes_a_link_shows_nothing(cage: Cage, target: str) -> None:
+    """Between the plan and its start, by what an earlier command has left running."""
+    argv = ["/bin/bash", "-c", "cat .envrc $HOME/.ssh/id; echo evil > $HOME/.ssh/new"]
+    guarded = cage.sandbox.wrap(argv, cage.workspace, (cage.workspace,))
+    (cage.workspace / ".envrc").unlink()
+    (cage.workspace / ".envrc").symlink_to(target.replace("HOME", str(cage.home)))
+    environ = {"PATH": os.environ["PATH"], "HOME": str(cage.home)}
+    done = subprocess.run(
+        guarded,
+        cwd=cage.workspace,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert "very secret" not in done.stdout
+    assert not (cage.home / ".ssh" / "new").exists()
