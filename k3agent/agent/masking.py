@@ -6,6 +6,7 @@ key shapes are replaced before anything is stored.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import os
@@ -14,10 +15,12 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from k3agent.errors import StoreError
 from k3agent.safety import visible
 from k3agent.safety.environment import secrets_of
 from k3agent.safety.masking import TextMasker
 from k3agent.safety.streaming import StreamMasker
+from k3agent.store.database import SessionLock
 from k3agent.types import JsonObject, Part, ReasoningPart, TextPart, ToolCall, ToolResult
 
 log = logging.getLogger(__name__)
@@ -110,7 +113,7 @@ class Masker(TextMasker):
 
     def mask_files(self, folder: Path, busy: Collection[Path]) -> None:
         """Mask the outputs of commands that are kept whole on disk; `busy` are still being written."""
-        for path in folder.glob("output-*.txt"):
+        for path in unmasked(folder):
             if path in busy or path in self._done:
                 continue
             self._done.add(path)
@@ -120,7 +123,7 @@ class Masker(TextMasker):
                 log.warning("the output %s could not be masked: %s", path, error)
 
     def _mask_file(self, path: Path) -> None:
-        draft = path.with_suffix(".masked")
+        draft = path.with_suffix(f".{os.getpid()}")
         stream = self.stream()
         # Bytes that are no UTF-8 come through as they are, and so do line ends.
         with path.open(encoding="utf-8", errors="surrogateescape", newline="") as source:
@@ -129,7 +132,34 @@ class Masker(TextMasker):
                 while piece := source.read(PIECE_CHARS):
                     target.write(stream.feed(piece))
                 target.write(stream.flush())
+                # The mark of what is masked: nothing is written to it any more.
+                os.fchmod(target.fileno(), 0o400)
         draft.replace(path)
+
+
+def unmasked(folder: Path) -> list[Path]:
+    """The outputs that lie there as they were written."""
+    try:
+        return [path for path in folder.glob("output-*.txt") if path.lstat().st_mode & 0o200]
+    except OSError:
+        return []
+
+
+def start_sweep(home: Path, own: str, masker: Masker) -> None:
+    """Mask what killed sessions left, beside the work: most often there is nothing to do."""
+    asyncio.get_running_loop().run_in_executor(None, _mask_leftovers, home, own, masker)
+
+
+def _mask_leftovers(home: Path, own: str, masker: Masker) -> None:
+    """What a process holds is its to mask, and `own` is this one's."""
+    for folder in sorted((home / "outputs").glob("*")):
+        left = unmasked(folder) if folder.name != own else []
+        try:
+            if left:
+                SessionLock(home, folder.name).release()
+                masker.mask_files(folder, ())
+        except StoreError:
+            continue
 
 
 def _environment_files(folder: Path | None) -> list[Path]:

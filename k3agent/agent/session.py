@@ -20,7 +20,7 @@ from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.loop import TurnParts
-from k3agent.agent.masking import Masker
+from k3agent.agent.masking import Masker, start_sweep
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions, Territory
 from k3agent.agent.planning import Planner
@@ -186,6 +186,7 @@ class Session:
         orphans = reap_orphans(output_dir)
         self._traces = resume.Traces(cwd=self._cwd, orphans=orphans, mask=self._masker.mask)
         self._masker.mask_files(output_dir, ())
+        start_sweep(options.home, self.id, self._masker)
         self._jobs = JobTable(output_dir)
         rows = self._store.calls(self.id) if self._transcript.messages else []
         return ToolContext(

@@ -71,8 +71,8 @@ _TOKENS = (
     _run("(?:lin_api_|ntn_|gsk_|xai-|pplx-|r8_|fw_|tvly-|jina_)", _LONG,
          "lin_api_", "ntn_", "gsk_", "xai-", "pplx-", "r8_", "fw_", "tvly-", "jina_"),
     _run("(?:PMAK-|NRAK-|NRJS-|FLWSECK)", r"[A-Za-z0-9-]{20,}", "PMAK-", "NRAK-", "NRJS-", "FLWSECK"),
-    _run("(?:glsa_|glc_|sntry[su]_|figd_|pscale_(?:tkn|pw|oauth)_|sbp_|EAACEdEose0cBA|ATATT3|ops_eyJ)", _LONG,
-         "glsa_", "glc_", "sntry", "figd_", "pscale_", "sbp_", "EAAC", "ATATT3", "ops_eyJ"),
+    _run("(?:glsa_|glc_|sntry[su]_|figd_|pscale_(?:tkn|pw|oauth)_|sbp_|EAACEd|ATATT3|ops_eyJ)", _LONG,
+         "glsa_", "glc_", "sntry", "figd_", "pscale_", "sbp_", "EAACEd", "ATATT3", "ops_eyJ"),
     _run("sq0(?:atp|csp)-", r"[A-Za-z0-9_-]{22,}", "sq0"),
     # JSON web tokens: header and payload are JSON objects, so both begin with eyJ
     _run("eyJ", r"[A-Za-z0-9_-]{8,}[.](?:eyJ)?[A-Za-z0-9_-]{6,}[.][A-Za-z0-9_-]{8,}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from pathlib import Path
@@ -15,7 +16,7 @@ from k3agent import codec
 from k3agent.agent.session import Session
 from k3agent.events import ApprovalAsked, CallProgressed, Decision, Noticed, TextStreamed
 from k3agent.providers.scripted import ScriptedCall, Step
-from k3agent.store.database import FILE_NAME
+from k3agent.store.database import FILE_NAME, SessionLock
 from k3agent.types import CallDelta, Origin, ReasoningDelta, Role, TextDelta, ToolCall
 
 TOKEN, PASSWORD = text(800, 40), 'b3 "quoted" p@ss/word'
@@ -194,3 +195,19 @@ async def test_calls_of_a_killed_process_do_not_run_with_stand_ins(tmp_path: Pat
 def _assistant(writes: ScriptedCall) -> tuple[Any, ...]:
     arguments = writes.arguments if isinstance(writes.arguments, str) else json.dumps(writes.arguments)
     return Role.ASSISTANT, Origin.MODEL, (ToolCall(id="c1", name="write", arguments=arguments),)
+
+
+async def test_what_a_killed_session_left_is_masked_at_the_next_start(tmp_path: Path) -> None:
+    left = tmp_path / "home" / "outputs" / "killed" / "output-0001-abc.txt"
+    held = tmp_path / "home" / "outputs" / "held" / "output-0001-abc.txt"
+    for path in (left, held):
+        path.parent.mkdir(parents=True)
+        path.write_text(f"before {KEYS[0]} after\n")
+    lock = SessionLock(tmp_path / "home", "held")
+    run = await start(tmp_path, [DONE])
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert left.read_text() == "before [masked: a key] after\n" and left.stat().st_mode & 0o777 == 0o400
+    await run.session.submit("go")
+    await run.session.aclose()
+    assert KEYS[0] in held.read_text(), "a session that lives masks its own"
+    lock.release()
