@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from k3agent.errors import StoreError
 from k3agent.store import filetree
-from k3agent.store.filetree import Entry, Extra, Rules, Tree
+from k3agent.store.filetree import Entry, Extra, Rules, TooMuch, Tree
 from k3agent.store.snapshotforms import (
     CHUNK,
     FileChanged,
@@ -44,6 +44,8 @@ REFS = "refs/k3agent"
 FOLDER = "snapshots"
 # What is left out as a rule and saved before a command that would destroy it, all together.
 MAX_EXTRA_BYTES = 512 << 20
+# Content of so many bytes is not copied as a rule: then only what is named is saved.
+MAX_NEW_BYTES = 1 << 30
 # From so many loose objects on they are packed; nothing is deleted by it.
 MAX_LOOSE = 4_000
 OPTIONS = (
@@ -111,6 +113,9 @@ class Snapshots:
                 if renew is not None and only is None and _has_news(base.tree, tree):
                     rules = renew()
                     tree = self._look(base, rules, None)
+                new_bytes = sum(tree.files[path].size for path in tree.fresh)
+                if new_bytes > MAX_NEW_BYTES:
+                    raise TooMuch(f"{self.root} has {new_bytes / 1e9:.1f} GB of files that are not saved yet")
                 unsaved = self._add_extra(tree, extra, rules, max_extra_bytes) if extra else {}
                 return self._commit(session_id, base, tree, unsaved)
             except OSError as error:
@@ -379,9 +384,11 @@ class Snapshots:
         settings = [word for name, value in OPTIONS for word in ("-c", f"{name}={value}")]
         environ = bare_environ(os.environ)
         environ.update(GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL=os.devnull)
+        if arguments[0] != "init":
+            environ["GIT_DIR"] = str(self._git_dir)
         try:
             return subprocess.Popen(
-                [program, *settings, "--git-dir", str(self._git_dir), *arguments],
+                [program, *settings, *arguments],
                 cwd=self.folder,
                 env=environ,
                 stdin=subprocess.PIPE,
@@ -391,12 +398,24 @@ class Snapshots:
         except OSError as error:
             raise StoreError(f"git cannot be started: {error}") from error
 
+    @property
+    def is_begun(self) -> bool:
+        return (self._git_dir / "HEAD").is_file()
+
     def _prepare(self) -> None:
-        if (self._git_dir / "HEAD").is_file():
+        if self.is_begun:
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.folder / "root").write_bytes(os.fsencode(self.root))
-        self.git("init", "--quiet", "--bare", "--template=")
+        # Under another name first: a repository that is there is whole.
+        draft = self.folder / f"new-{os.getpid()}-{secrets.token_hex(3)}"
+        self.git("init", "--quiet", "--bare", "--template=", str(draft))
+        try:
+            draft.rename(self._git_dir)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+            if not self.is_begun:
+                raise
 
     def _pack(self) -> None:
         count = int(self.git("count-objects").split()[0])
@@ -456,6 +475,8 @@ def delete_session(home: Path, session_id: str) -> None:
     """Remove the refs of a session, and what only they kept. Raises StoreError."""
     for place in (home / FOLDER).glob("*/root"):
         snapshots = Snapshots(home, Path(os.fsdecode(place.read_bytes())))
+        if not snapshots.is_begun:
+            continue
         prefix = f"{REFS}/{ref_name(session_id)}/"
         names = snapshots.git("for-each-ref", "--format=%(refname)", prefix).decode().split()
         if names:

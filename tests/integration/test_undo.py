@@ -394,3 +394,24 @@ async def test_undoing_a_call_takes_back_what_its_subagents_did(tmp_path: Path) 
     done = cli(ws, "--yes")
     assert run.session.id not in done.stderr and done.returncode == 0
     assert (ws / "a.txt").read_text() == "1\n" and not (ws / "b.txt").exists()
+
+
+async def test_a_command_in_a_subfolder_reaches_the_whole_repository(tmp_path: Path) -> None:
+    """The data folder lies in it, too, and is neither saved nor touched."""
+    git(tmp_path, "init", "-q")
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    for path in (tmp_path / "top.txt", ws / "a.txt"):
+        path.write_text("1\n")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "first")
+    (tmp_path / "top.txt").write_text("work\n")
+    (tmp_path / "new.txt").write_text("work\n")
+    run = await run_command(ws, "git reset --hard; rm ../new.txt")
+    await run.session.aclose()
+    assert (tmp_path / "top.txt").read_text() == "1\n" and not (tmp_path / "new.txt").exists()
+    seen = json.loads(cli(ws, "--dry-run", "--json").stdout)
+    assert seen["folders"][str(tmp_path)]["bring_back"] == ["new.txt"]
+    assert seen["folders"][str(tmp_path)]["delete"] == []
+    assert cli(ws, "--yes").returncode == 0
+    assert (tmp_path / "top.txt").read_text() == (tmp_path / "new.txt").read_text() == "work\n"

@@ -330,3 +330,27 @@ async def test_rewind_brings_back_conversation_files_or_both(tmp_path: Path, wha
         await screen.until(lambda: len(screen.client.requests) >= 4)
         texts = "\n".join(message.text for message in screen.client.requests[3].messages)
         assert ("The user has undone changes" in texts and "gone.txt" in texts) is (what == "files")
+
+
+async def test_one_changed_file_is_brought_back(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    for name in ("kept.txt", "other.txt"):
+        (tmp_path / "ws" / name).write_text("as it was\n")
+    change = step(call("shell", command="echo changed > kept.txt; echo changed > other.txt"))
+    async with running(
+        tmp_path, [change, Step(text="done")], settings=Settings(permission_mode="auto", sandbox="off")
+    ) as screen:
+        await screen.submit("go")
+        await screen.until("done · 2 steps")
+        await screen.submit("/changes")
+        await screen.until("kept.txt  this session")
+        await screen.type("kept")
+        await screen.press("ctrl+r")
+        await screen.until("^R again: change kept.txt")
+        assert (tmp_path / "ws" / "kept.txt").read_text() == "changed\n"
+        await screen.press("ctrl+r")
+        await screen.until("kept.txt is restored")
+        assert (tmp_path / "ws" / "kept.txt").read_text() == "as it was\n"
+        assert (tmp_path / "ws" / "other.txt").read_text() == "changed\n"
+        await screen.press("ctrl+r")
+        await screen.until("is as it was before this session")
