@@ -139,7 +139,7 @@ def _row(node: TaskNode) -> str:
     after = f"  after {', '.join(map(str, node.after))}" if node.after else ""
     words = f"  {_line(node.detail)}" if node.detail else ""
     return (
-        f"{node.number:3}  {node.state.value:<11} {node.title}  (subagent, {node.num_turns} calls,"
+        f"{node.number:3}  {node.state.value:<11} {node.title}  (subagent, {node.num_turns} steps,"
         f" {node.num_tokens} tokens, ${node.cost_usd:.4f}){after}{words}"
     )
 
@@ -151,7 +151,7 @@ def _whole(node: TaskNode) -> str:
         _row(node).strip(),
         f"session   {node.child}",
         f"folder    {node.brief.folder}{'' if node.brief.is_writing else ' (reading only)'}",
-        f"budget    {budget['turns']:g} model calls, {budget['tokens']:g} tokens, ${budget['usd']:g}",
+        f"budget    {budget['turns']:,} model calls, {budget['tokens']:,} tokens, ${budget['usd']:g}",
     ]
     if evidence.get("files"):
         rows.append(f"changed   {', '.join(evidence['files'])}")

@@ -38,7 +38,8 @@ def test_a_subagents_lines_carry_the_call_and_its_cost_is_shown(bench: Bench) ->
     task = json.loads(listed.out)["tasks"][0]
     assert (task["state"], task["answer"], task["num_turns"]) == ("done", "One, two and three.", 2)
     shown = bench.run("tasks", "show", result["session_id"], "1")
-    assert "Say what a.txt holds." in shown.out and "budget" in shown.out
+    assert "Say what a.txt holds." in shown.out
+    assert "budget    60 model calls, 2,000,000 tokens, $2" in shown.out
     # The newest session is the user's own, not the subagent's.
     assert bench.run("tasks", "list").out.splitlines()[0].startswith(f"session {result['session_id']}")
     assert len(bench.run("sessions", "list").out.splitlines()) == 1
