@@ -51,7 +51,7 @@ soak: $(STAMP)
 
 # What the terminal UI costs: start, key to echo, idle, streaming, memory.
 bench-tui: $(STAMP)
-	$(BIN)/python -m k3agent.tui.bench
+	$(BIN)/python -m k3agent.tui.bench $(ARGS)
 
 wheel: $(STAMP)
 	$(BIN)/python scripts/check_wheel.py

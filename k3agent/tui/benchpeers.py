@@ -48,8 +48,8 @@ def measure_peer(command: str, times: int, idle_s: float, home: Path | None = No
 
 
 def _start(terminal: Terminal) -> dict[str, float]:
-    """Until there is a frame, and until nothing more comes for a while."""
-    frame = math.nan
+    """Until there is a frame, with the CPU it took, and until nothing more comes for a while."""
+    frame = frame_cpu = math.nan
     last = time.monotonic()
     while not terminal.is_over:
         now = time.monotonic()
@@ -58,11 +58,11 @@ def _start(terminal: Terminal) -> dict[str, float]:
         if terminal.read(0.05):
             last = time.monotonic()
             if math.isnan(frame) and len(visible(bytes(terminal.output))) >= FRAME_CHARS:
-                frame = last - terminal.started
+                frame, frame_cpu = last - terminal.started, terminal.cpu_s
     if terminal.is_over or math.isnan(frame):
         said = visible(bytes(terminal.output))[-300:]
         raise SystemExit(f"a program for --peers ended or drew nothing; it said: {said}")
-    return {"first_frame_s": frame, "settled_s": last - terminal.started}
+    return {"first_frame_s": frame, "first_frame_cpu_s": frame_cpu, "settled_s": last - terminal.started}
 
 
 def _typing(terminal: Terminal) -> dict[str, float]:
