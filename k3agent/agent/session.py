@@ -337,6 +337,7 @@ class Session:
             self._store.drop_draft(self.id)
             text = "An answer that was not finished when k3agent was stopped is left out."
             self._emitter.emit(Noticed, level="info", text=text)
+        self._store.note_restart(self.id, last.seq)
         prompt = next((item.text for item in transcript.messages if item.id == last.message_id), "")
         self._emitter.emit(TurnStarted, prompt=prompt)
         rows = self._store.calls(self.id, turn=last.seq)

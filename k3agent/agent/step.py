@@ -185,6 +185,7 @@ class _Attempt:
     collector: Collector = field(default_factory=Collector)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     clock: float = field(default_factory=time.monotonic)
+    retries: int = 0
 
 
 class Stepper:
@@ -220,7 +221,7 @@ class Stepper:
             attempt = _Attempt(turn, request.model)
             self._receipt.num_turns += 1
             try:
-                finished = await self._stream(request, attempt.collector, finds_think=leaks == 0)
+                finished = await self._stream(request, attempt, finds_think=leaks == 0)
             except MarkersLeaked as leak:
                 self._note(attempt, f"discarded: leaked {leak.marker}")
                 leaks += 1
@@ -263,6 +264,7 @@ class Stepper:
                         case ReasoningDelta() | TextDelta() | CallDelta():
                             attempt.collector.add(delta)
                         case RetryDelta():
+                            attempt.retries += 1
                             attempt.collector.reset()
                         case Finished():
                             finished = delta
@@ -313,6 +315,7 @@ class Stepper:
             model=attempt.model,
             usage=usage,
             cost_usd=None if usage is None else self._client.info.prices.cost_usd(usage),
+            retries=attempt.retries,
         )
 
     def _message(self, parts: tuple[Part, ...], finish: Finish, usage: Usage | None, model: str) -> Message:
@@ -331,10 +334,11 @@ class Stepper:
             UsageChanged, step=usage, total=self._receipt.usage, cost_usd=self._receipt.cost_usd
         )
 
-    async def _stream(self, request: Request, collector: Collector, *, finds_think: bool) -> Finished:
+    async def _stream(self, request: Request, attempt: _Attempt, *, finds_think: bool) -> Finished:
         """Read the stream to its end, telling of it piece by piece. Raises MarkersLeaked at the first
         marker.
         """
+        collector = attempt.collector
         is_on = not self._transcript.knows_markers
         show = _Display(self._emitter, self._masker, is_on=is_on, finds_think=finds_think)
         saved_at = time.monotonic()
@@ -349,6 +353,7 @@ class Stepper:
                             saved_at = time.monotonic()
                     case RetryDelta():
                         collector.reset()
+                        attempt.retries += 1
                         show.reset()
                         self._emitter.emit(
                             Retrying, attempt=delta.attempt, delay_s=delta.delay_s, reason=delta.reason

@@ -135,8 +135,8 @@ class Journal:
     def _insert_request(self, db: sqlite3.Connection, session_id: SessionId, request: RequestRow) -> None:
         db.execute(
             "INSERT INTO requests (session_id, turn, message_id, outcome, model, input_tokens, cached_tokens,"
-            " output_tokens, reasoning_tokens, cost_usd, started_at, duration_s) VALUES"
-            " (?,?,?,?,?,?,?,?,?,?,?,?)",
+            " output_tokens, reasoning_tokens, cost_usd, started_at, duration_s, retries) VALUES"
+            " (?,?,?,?,?,?,?,?,?,?,?,?,?)",
             (
                 session_id,
                 request.turn,
@@ -147,13 +147,15 @@ class Journal:
                 request.cost_usd,
                 request.started_at.isoformat(),
                 request.duration_s,
+                request.retries,
             ),
         )
 
     def requests(self, session_id: SessionId) -> list[RequestRow]:
         rows = self._all(
             "SELECT turn, outcome, started_at, duration_s, message_id, model, input_tokens, cached_tokens,"
-            " output_tokens, reasoning_tokens, cost_usd FROM requests WHERE session_id = ? ORDER BY id",
+            " output_tokens, reasoning_tokens, cost_usd, retries FROM requests WHERE session_id = ?"
+            " ORDER BY id",
             (session_id,),
         )
         return [
@@ -166,6 +168,7 @@ class Journal:
                 model=row[5],
                 usage=_usage(*row[6:10]),
                 cost_usd=row[10],
+                retries=row[11],
             )
             for row in rows
         ]

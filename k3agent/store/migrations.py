@@ -56,14 +56,15 @@ CREATE TABLE calls (
 );
 CREATE TABLE turns (
   session_id TEXT NOT NULL, seq INTEGER NOT NULL, message_id TEXT NOT NULL, started_at TEXT NOT NULL,
-  ended_at TEXT, outcome TEXT, detail TEXT NOT NULL DEFAULT '', PRIMARY KEY (session_id, seq)
+  ended_at TEXT, outcome TEXT, detail TEXT NOT NULL DEFAULT '', restarts INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (session_id, seq)
 );
 CREATE TABLE requests (
   id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, turn INTEGER NOT NULL, message_id TEXT,
   outcome TEXT NOT NULL,
   model TEXT NOT NULL DEFAULT '', input_tokens INTEGER, cached_tokens INTEGER, output_tokens INTEGER,
   reasoning_tokens INTEGER, cost_usd REAL,
-  started_at TEXT NOT NULL, duration_s REAL NOT NULL DEFAULT 0
+  started_at TEXT NOT NULL, duration_s REAL NOT NULL DEFAULT 0, retries INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX requests_by_session ON requests (session_id, turn);
 CREATE TABLE decisions (
@@ -107,10 +108,21 @@ def _snapshots(connection: sqlite3.Connection) -> None:
     connection.execute(SNAPSHOTS)
 
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _unknown_usage, 3: _compactions, 4: _snapshots}
+def _retries(connection: sqlite3.Connection) -> None:
+    """Version 5: how often a model call was begun again, and a turn gone on with."""
+    connection.execute("ALTER TABLE requests ADD COLUMN retries INTEGER NOT NULL DEFAULT 0")
+    connection.execute("ALTER TABLE turns ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0")
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    2: _unknown_usage,
+    3: _compactions,
+    4: _snapshots,
+    5: _retries,
+}
 """Version reached by a step, and the step. Version 1 is the first: it has none."""
 
-VERSION = 4
+VERSION = 5
 
 
 def upgrade(connection: sqlite3.Connection, path: Path) -> None:

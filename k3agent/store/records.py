@@ -80,10 +80,13 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRow:
+    """`restarts`: how often it was gone on with after a kill or an end without success."""
+
     seq: int
     message_id: MessageId
     outcome: str | None
     detail: str
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ class RequestRow:
     model: str = ""
     usage: Usage | None = None
     cost_usd: float | None = None
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -348,13 +348,31 @@ class SessionStore(SnapshotRows):
                 (session_id, turn),
             )
 
+    def note_restart(self, session_id: SessionId, turn: int) -> None:
+        """The turn is gone on with by another process, or once more."""
+        with transaction(self._db) as db:
+            db.execute(
+                "UPDATE turns SET restarts = restarts + 1 WHERE session_id = ? AND seq = ?",
+                (session_id, turn),
+            )
+
     def last_turn(self, session_id: SessionId) -> TurnRow | None:
-        row = self._one(
-            "SELECT seq, message_id, outcome, detail FROM turns WHERE session_id = ? ORDER BY seq DESC"
-            " LIMIT 1",
+        rows = self._turns(session_id, "DESC LIMIT 1")
+        return rows[0] if rows else None
+
+    def turns(self, session_id: SessionId) -> list[TurnRow]:
+        return self._turns(session_id, "")
+
+    def _turns(self, session_id: SessionId, order: str) -> list[TurnRow]:
+        rows = self._all(
+            "SELECT seq, message_id, outcome, detail, restarts FROM turns WHERE session_id = ?"
+            f" ORDER BY seq {order}",
             (session_id,),
         )
-        return None if row is None else TurnRow(seq=row[0], message_id=row[1], outcome=row[2], detail=row[3])
+        return [
+            TurnRow(seq=row[0], message_id=row[1], outcome=row[2], detail=row[3], restarts=row[4])
+            for row in rows
+        ]
 
     def save_draft(self, session_id: SessionId, text: str) -> None:
         """What has been streamed of an answer that is not finished: for people, never for the model."""

@@ -1,0 +1,45 @@
+"""What `k3agent stats` counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.agents import DONE, call, options, start, step
+
+from k3agent.agent.session import Session
+from k3agent.events import TurnOutcome
+from k3agent.providers.scripted import Fault, ScriptedClient, Step
+from k3agent.stats import figures
+from k3agent.store.sessions import SessionStore
+
+
+async def test_turns_calls_and_checks(tmp_path: Path) -> None:
+    answers = [step(call("glob", pattern="*"), call("read", path="none"), call("no_such_tool")), DONE, DONE]
+    run = await start(tmp_path, answers, checks=("false",), check_retries=1)
+    assert (await run.session.submit("go")).outcome is TurnOutcome.CHECKS_FAILED
+    await run.session.aclose()
+    store = SessionStore(tmp_path / "home")
+    found = figures(store, None)
+    store.close()
+    assert (found["sessions"], found["turns"], found["turns_without_success"]) == (1, 1, 1)
+    assert found["turns_with_failing_checks"] == 1 and found["restarts"] == 0
+    assert (found["tool_calls_tried"], found["tool_calls_valid"], found["tool_calls_succeeded"]) == (3, 2, 1)
+    assert found["tool_calls_failed"] == 1 and found["model_calls"] == 3
+    assert found["human_corrections"] == 0
+
+
+async def test_retries_restarts_and_words_into_a_turn(tmp_path: Path) -> None:
+    fault = Fault(kind="status", status=500, times=2)
+    client = ScriptedClient([Step(text="Half.", faults=(fault,)), Step(text="Whole.")])
+    session = await Session.create(options(tmp_path, client))
+    await session.submit("go")
+    session._store.reopen_turn(session.id, 1)
+    session.steer("and the rest")  # taken up before the first step
+    end = await session.continue_turn()
+    assert end is not None and end.outcome is TurnOutcome.SUCCESS
+    await session.aclose()
+    store = SessionStore(tmp_path / "home")
+    found = figures(store, None)
+    store.close()
+    assert found["model_calls_retried"] == 2 and found["restarts"] == 1
+    assert found["human_corrections"] == 1 and found["turns"] == 1
