@@ -6,9 +6,9 @@ from pathlib import Path
 
 from support.agents import DONE, call, options, start, step
 
-from k3agent.agent.session import Session
-from k3agent.events import TurnOutcome
-from k3agent.providers.scripted import Fault, ScriptedClient, Step
+from k3agent.agent.session import Limits, Session
+from k3agent.events import AnyEvent, CallStarted, TurnOutcome
+from k3agent.providers.scripted import Fault, ScriptedCall, ScriptedClient, Step
 from k3agent.stats import figures
 from k3agent.store.sessions import SessionStore
 
@@ -30,12 +30,20 @@ async def test_turns_calls_and_checks(tmp_path: Path) -> None:
 
 async def test_retries_restarts_and_words_into_a_turn(tmp_path: Path) -> None:
     fault = Fault(kind="status", status=500, times=2)
-    client = ScriptedClient([Step(text="Half.", faults=(fault,)), Step(text="Whole.")])
-    session = await Session.create(options(tmp_path, client))
-    await session.submit("go")
-    session._store.reopen_turn(session.id, 1)
-    session.steer("and the rest")  # taken up before the first step
-    end = await session.continue_turn()
+    look = ScriptedCall(name="glob", arguments={"pattern": "*"})
+    client = ScriptedClient(
+        [Step(calls=(look,), faults=(fault,)), Step(text="UNFINISHED: half."), Step(text="Whole.")]
+    )
+    session = await Session.create(options(tmp_path, client, limits=Limits(max_turns=2)))
+
+    def correct(event: AnyEvent) -> None:
+        if isinstance(event, CallStarted):
+            session.steer("only the first one")
+
+    session.subscribe(correct)
+    assert (await session.submit("go")).outcome is TurnOutcome.MAX_TURNS
+    session.receipt.num_turns = 0
+    end = await session.continue_turn(reopen=True)
     assert end is not None and end.outcome is TurnOutcome.SUCCESS
     await session.aclose()
     store = SessionStore(tmp_path / "home")
