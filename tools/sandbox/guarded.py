@@ -56,7 +56,9 @@ class Guarded:
     def __init__(self, bounds: Bounds, *, has_network: bool) -> None:
         own = (Path(sys.prefix), Path(sys.base_prefix), LAUNCHER.parent)
         readable = (*bounds.readable, *own)
-        self._bounds = replace(bounds, readable=readable, own=(*bounds.own, *own))
+        # Nothing can be mounted over a link, only over what it leads to.
+        kept = dict.fromkeys(path.resolve() for path in (*bounds.own, *own))
+        self._bounds = replace(bounds, readable=readable, own=tuple(kept))
         self.limits = bounds.limits or command_limits()
         self.has_network = has_network
         self._git: dict[Path, tuple[Path, ...]] = {}
@@ -79,7 +81,7 @@ class Guarded:
 
     def settle(self, *, is_over: bool = False) -> str:
         """Put out of effect what commands have left to run later; one line for the model if there was any."""
-        refused = [path for watch in self._watches.values() for path in watch.settle()]
+        refused = [path for watch in self._watches.values() for path in watch.settle(is_over=is_over)]
         if is_over:
             self._watches.clear()
         if not refused:

@@ -59,11 +59,14 @@ class Watch:
         self._gits = [folder for folder in folders if _is_git_folder(folder)]
         self._before = self._look()
 
-    def settle(self) -> list[Path]:
-        """Put out of effect what has come since the last look, and bring back what was there; the paths."""
+    def settle(self, *, is_over: bool = False) -> list[Path]:
+        """Put out of effect what has come since the last look, and bring back what was there; the paths.
+        `is_over`: this was the last look.
+        """
         refused = [path for path in self._undo() if path is not None]
         refused += [path for root in self._roots for path in self._repositories(root)]
-        self._start()
+        if not is_over:
+            self._start()
         return refused
 
     def _look(self) -> dict[Path, Entry]:

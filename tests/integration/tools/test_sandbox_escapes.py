@@ -370,9 +370,10 @@ def test_programs_of_the_agent_in_the_workspace_are_kept(cage: Cage) -> None:
     program = cage.workspace / ".venv" / "bin" / "python"
     program.parent.mkdir(parents=True)
     program.write_text("old")
-    bounds = Bounds(home=cage.home, own=(cage.workspace / ".venv",))
+    (cage.workspace / "link").symlink_to(".venv")
+    bounds = Bounds(home=cage.home, own=(cage.workspace / "link" / "bin",))
     inside = Cage(cage.backend, make(cage.backend, bounds), cage.home, cage.workspace)
-    inside.run("echo evil > .venv/bin/python; mv .venv old; rm -rf .venv")
+    assert inside.run("echo evil > .venv/bin/python; mv .venv old; rm -rf .venv; echo ran").stdout == "ran\n"
     assert program.read_text() == "old"
 
 
