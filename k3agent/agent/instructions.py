@@ -5,6 +5,7 @@ Read once, at session start: they are part of the system prompt, which never cha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from k3agent.safety.fencing import fence
 from k3agent.safety.visible import reveal
 
 NAME = "AGENTS.md"
+_CHECK = re.compile(r"[-*] `([^`]+)`")
 HEAD = """# Instructions of this project and its user
 
 How work is done here, quoted from files. Each quotation ends only at the line with the number that it \
@@ -68,6 +70,20 @@ def find_instructions(cwd: Path, environ: Mapping[str, str]) -> list[Instruction
         if text and real not in found:
             found[real] = Instruction(path=path, text=text, size_bytes=len(data))
     return list(found.values())
+
+
+def checks_in(files: list[Instruction]) -> tuple[str, ...]:
+    """The commands listed under a heading `Checks`: list items that are one code span, like - `make test`."""
+    found: list[str] = []
+    for file in files:
+        is_listed = False
+        for line in file.text.splitlines():
+            if line.startswith("#"):
+                is_listed = line.strip("# ").casefold() == "checks"
+            match = _CHECK.fullmatch(line.strip()) if is_listed else None
+            if match is not None and match[1] not in found:
+                found.append(match[1])
+    return tuple(found)
 
 
 def render_instructions(files: list[Instruction]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from k3agent.agent.instructions import checks_in, find_instructions
 from k3agent.config.settings import Settings
 from k3agent.providers.base import ModelClient
 from k3agent.types import Effort, JsonObject, SessionId, Usage
@@ -148,7 +149,7 @@ class SessionOptions:
                 tokens=settings.compaction_tokens,
                 step_usd=settings.compaction_step_usd,
             ),
-            checks=settings.checks_commands,
+            checks=_checks(settings, cwd, environ),
             check_retries=settings.checks_retries,
             check_patterns=settings.checks_files if settings.checks_protect == "on" else None,
             append_system_prompt=settings.append_system_prompt,
@@ -163,6 +164,14 @@ class SessionOptions:
             ),
             snapshots=settings.snapshots == "on",
         )
+
+
+def _checks(settings: Settings, cwd: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Commands of a repository's file are run only where the user has said so."""
+    if settings.checks_agents != "on":
+        return settings.checks_commands
+    listed = checks_in(find_instructions(cwd.resolve(), environ))
+    return (*settings.checks_commands, *(check for check in listed if check not in settings.checks_commands))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -99,6 +99,9 @@ class Settings:
         "float", None, "megabytes by which a run may make its workspace grow", minimum=1
     )
     checks_commands: tuple[str, ...] = _setting("list", (), "commands that must pass before done counts")
+    checks_agents: str = _setting(
+        "str", "off", "also run the commands listed under `# Checks` in AGENTS.md", choices=("off", "on")
+    )
     checks_files: tuple[str, ...] = _setting(
         "list", (), 'files that are part of the checks, like "tests/**": the model may not change them'
     )

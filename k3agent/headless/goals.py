@@ -57,8 +57,8 @@ def require_checks(checks: Sequence[str]) -> Sequence[str]:
     """Goals need something that says when they are reached."""
     if not checks:
         raise UsageError(
-            "a goal needs at least one check that says when it is reached: --check CMD, or checks.commands in"
-            " the configuration"
+            "a goal needs at least one check that says when it is reached: --check CMD, or checks.commands or"
+            " checks.agents in the configuration"
         )
     return checks
 

@@ -106,6 +106,7 @@ class HeadlessRun:
     is_over: bool = False
     schema: JsonObject | None = None
     paper: RunReceipt | None = None
+    checks: tuple[str, ...] = ()
     started_at: float = field(default_factory=time.monotonic)
     broadcast: Broadcast | None = None
     _loop: asyncio.AbstractEventLoop | None = None
@@ -211,7 +212,7 @@ class HeadlessRun:
             queue.add(options.goals)
         if queue.next() is None or not (options.goals or prompts == [None]):
             return None
-        checks = require_checks(options.settings.checks_commands)
+        checks = require_checks(self.checks)
         return await reach_all(
             queue, session, lambda text: self._turn(session, text, []), checks, self.progress.line
         )
@@ -282,6 +283,7 @@ class HeadlessRun:
             extra_dirs=options.extra_dirs,
         )
         told = for_goals(told, options.settings) if options.goals else told
+        self.checks = told.checks
         return dataclasses.replace(told, response_schema=self.schema)
 
     async def _structured_end(self, session: Session, ended: TurnEnded) -> End:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.agents import DONE, call, start, step
+from support.agents import DONE, ReplayClient, call, start, step
 
 from k3agent.agent.check_files import COMMAND, files_of_checks
+from k3agent.agent.options import SessionOptions
+from k3agent.config.settings import Settings
 from k3agent.events import TurnOutcome
 
 
@@ -112,3 +114,16 @@ async def test_circles_after_a_failing_check_do_not_hide_it(
     assert "same call with the same result" in end.detail
     assert [check["passed"] for check in run.session.receipt.checks] == [is_mended]
     await run.session.aclose()
+
+
+def test_checks_of_agents_md_count_only_where_the_user_says_so(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text(
+        "# Work\n- `rm x`\n\n## Checks\n\n- `make test`\n- see `make` there\n* `make lint`\n\n# More\n- `a`\n"
+    )
+    for value, commands in (("off", ("true",)), ("on", ("true", "make test", "make lint"))):
+        settings = Settings(checks_agents=value, checks_commands=("true",))
+        made = SessionOptions.from_settings(
+            settings, cwd=tmp_path, client=ReplayClient(), home=tmp_path / "home", environ={},
+            default_mode="auto", extra_dirs=(),
+        )  # fmt: skip
+        assert made.checks == commands
