@@ -1,12 +1,12 @@
-"""Helps a small model to repeat unusual words exactly: raises what continues a word or run of the given text.
+"""Helps a small model to repeat unusual words exactly: raises what continues a word of the given text.
 
 A model of few million parameters knows which file or name it means, and still loses its way among the pieces
 of a word that it never saw in training. What users and tools said is the given text; the model's own words
 are not, so that a slip does not become a precedent. Inside a word of the answer the pieces so far point to
 words of the given text that begin so; the pieces that follow there, or the end of the word where one ends
-there, are raised by `word`. Where the last tokens stand in the given text as well, what followed there is
-raised the more the longer they agree. Both are added to log-probabilities: a model that is sure of a new
-word can still say it. A folder whose config.json has no `k3agent.copying` is sampled as it is.
+there, are raised. Words alone: raising what follows a run of words made copies run past their end. The raise
+is added to log-probabilities: a model that is sure of a new word can still say it. A folder whose config.json
+has no `k3agent.copying` is sampled as it is.
 """
 
 import json
@@ -22,9 +22,6 @@ from torch import Tensor
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.errors import ModelFilesError
 
-MIN_RUN = 2
-MAX_RUN = 12
-MAX_PLACES = 32
 _WORD = re.compile(rb"[A-Za-z0-9_\x80-\xff]+")
 _GIVEN = re.compile(rb'message role="(user|tool)"')
 _END = -1
@@ -37,12 +34,6 @@ class Strengths:
 
     word: float = 0.0
     """Continues the word that the pieces so far begin."""
-    run: float = 0.0
-    """Follows the last `MIN_RUN` tokens in the given text, too."""
-    long_run: float = 0.0
-    """Follows the last 4."""
-    longest_run: float = 0.0
-    """Follows the last 8."""
 
     @classmethod
     def from_dir(cls, folder: str | Path) -> "Strengths":
@@ -65,12 +56,6 @@ class Strengths:
     @property
     def is_zero(self) -> bool:
         return not any(getattr(self, f.name) for f in fields(self))
-
-    def of_run(self, length: int) -> float:
-        """What a run of so many equal tokens is worth."""
-        if length < MIN_RUN:
-            return 0.0
-        return self.longest_run if length >= 8 else self.long_run if length >= 4 else self.run
 
 
 class Copying:
@@ -109,7 +94,6 @@ class Copied:
 
     def __init__(self, rule: Copying) -> None:
         self._rule = rule
-        self._ids: list[int] = []
         self._is_given = False
         self._tag: list[int] | None = None
         """What was read of a tag whose marker came, until its end."""
@@ -117,8 +101,6 @@ class Copied:
         """Of the word that is being written."""
         self._words: dict[tuple[int, ...], set[int]] = {}
         """Beginnings of given words to the pieces that follow them."""
-        self._places: dict[tuple[int, int], list[int]] = {}
-        """Pairs of tokens to the places of given tokens behind them."""
 
     def read(self, token_ids: Iterable[int]) -> None:
         """Take the next tokens of prompt or answer, which are decided."""
@@ -126,7 +108,7 @@ class Copied:
             self._read(token_id)
 
     def _read(self, token_id: int) -> None:
-        rule, ids = self._rule, self._ids
+        rule = self._rule
         is_text = self._tag is None and token_id not in rule.openers
         if is_text and token_id < rule.vocab_size and rule.is_word[token_id]:
             if self._is_given:
@@ -136,9 +118,6 @@ class Copied:
             if self._is_given:
                 self._words.setdefault(self._pieces, set()).add(_END)
             self._pieces = ()
-        if is_text and self._is_given and len(ids) >= MIN_RUN:
-            self._places.setdefault((ids[-2], ids[-1]), []).append(len(ids))
-        ids.append(token_id)
         if not is_text:
             self._follow(token_id)
 
@@ -157,35 +136,11 @@ class Copied:
 
     def raised(self) -> dict[int, float]:
         """What is added for which next token; under -1, what is added for all that end the word."""
-        if self._tag is not None or self._is_given:
+        if self._tag is not None or self._is_given or self._rule.strengths.is_zero:
             return {}
-        strengths, found = self._rule.strengths, {}
-        if self._pieces and strengths.word:
-            found = dict.fromkeys(self._words.get(self._pieces, ()), strengths.word)
-        length, places = self._longest_run()
-        more = strengths.of_run(length)
-        if more and length >= min(len(self._pieces), MAX_RUN):
-            # a shorter run is only a part of the word that is being written
-            for token_id in {self._ids[place] for place in places}:
-                known = found.get(token_id)
-                if known is None:
-                    known = 0.0 if self._rule.is_word[token_id] else found.get(_END, 0.0)
-                found[token_id] = known + more
-        return found
-
-    def _longest_run(self) -> tuple[int, list[int]]:
-        """How many of the last tokens stand in the given text, and the places behind them."""
-        ids = self._ids
-        best, found = 0, []
-        for place in self._places.get((ids[-2], ids[-1]), [])[-MAX_PLACES:] if len(ids) >= MIN_RUN else []:
-            length = MIN_RUN
-            while length < min(MAX_RUN, place) and ids[place - length - 1] == ids[-length - 1]:
-                length += 1
-            if length > best:
-                best, found = length, []
-            if length == best:
-                found.append(place)
-        return best, found
+        return dict.fromkeys(
+            self._words.get(self._pieces, ()) if self._pieces else (), self._rule.strengths.word
+        )
 
     def apply(self, logits: Tensor) -> Tensor:
         """logits [V] of the next token, raised where it copies; the same tensor where nothing does."""

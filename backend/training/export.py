@@ -40,7 +40,7 @@ SPECIAL_TOKENS = (
     *(f"<|reserved_token_{4092 + i}|>" for i in range(4)),
 )
 FIRST_SPECIAL = VOCAB_SIZE - len(SPECIAL_TOKENS)
-COPYING = {"word": 10.0, "run": 2.0, "long_run": 4.0, "longest_run": 6.0}
+COPYING = {"word": 10.0}
 """Strengths of `engine/copying.py` for nano, chosen on generated held-out episodes."""
 
 

@@ -1,4 +1,4 @@
-"""Copying from the given text: words by their pieces, runs by their length, nothing where none is asked."""
+"""Copying from the given text: words by their pieces, their ends, nothing where none is asked."""
 
 import json
 from collections.abc import Sequence as Several
@@ -24,8 +24,6 @@ from k3agent.backend.training.encode import NANO  # noqa: E402
 from k3agent.backend.training.export import COPYING  # noqa: E402
 
 WORDS_ONLY = Strengths(word=3.0)
-RUNS_ONLY = Strengths(run=1.0, long_run=2.0, longest_run=4.0)
-ALL = Strengths(word=3.0, run=1.0, long_run=2.0, longest_run=4.0)
 END = -1
 CPU = torch.device("cpu")
 
@@ -99,49 +97,10 @@ def test_markup_is_neither_given_nor_raised(tokenizer: Tokenizer) -> None:
 
 
 def test_text_without_messages_is_left_alone(tokenizer: Tokenizer) -> None:
-    copied = Copying(ALL, tokenizer, tokenizer.vocab_size).begin(tokenizer.encode("contract " * 5 + "cont"))
+    copied = Copying(WORDS_ONLY, tokenizer, tokenizer.vocab_size).begin(
+        tokenizer.encode("contract " * 5 + "cont")
+    )
     assert copied.raised() == {}
-
-
-# --- runs
-
-
-def test_longer_runs_count_more(tokenizer: Tokenizer) -> None:
-    def talk() -> Talk:
-        return Talk(tokenizer, RUNS_ONLY).message("user", "0.4.17-b2 / 7")
-
-    assert talk().raised("4") == {}
-    assert talk().raised("4.") == {"1": 1.0}
-    assert talk().raised("x0.4") == {".": 1.0}
-    assert talk().raised("x0.4.") == {"1": 2.0}
-    assert talk().raised("x0.4.17-b") == {"2": 4.0}
-
-
-def test_the_longest_run_decides_and_equals_share(tokenizer: Tokenizer) -> None:
-    talk = Talk(tokenizer, RUNS_ONLY).message("user", "a=(1, b=(2, c: a=(1;")
-    assert talk.raised("=(") == {"1": 1.0, "2": 1.0}
-    talk = Talk(tokenizer, RUNS_ONLY).message("user", "a=(1, b=(2, c: a=(1;")
-    assert talk.raised(" b=(") == {"2": 2.0}
-
-
-def test_inside_a_word_a_run_holds_all_its_pieces(tokenizer: Tokenizer) -> None:
-    def talk() -> Talk:
-        return Talk(tokenizer, RUNS_ONLY).message("user", "in wxdyb.py")
-
-    assert talk().raised("kxdy") == {}, "only a part of the word"
-    assert talk().raised("wxd") == {"y": 1.0}
-    assert talk().raised("in w") == {"x": 2.0}
-    word = "kxjzqfkxvjwqkzfx"
-    talk_of_long = Talk(tokenizer, RUNS_ONLY).message("user", word)
-    assert len(tokenizer.encode(word[:-1])) > 12
-    assert talk_of_long.raised(word[:-1]) == {"x": 4.0}, "a run is not followed further than 12 tokens"
-
-
-def test_words_and_runs_add_up(tokenizer: Tokenizer) -> None:
-    talk = Talk(tokenizer, ALL).message("user", "in pond or in poll.")
-    assert talk.raised("or in po") == {"l": 7.0, "n": 3.0}
-    talk = Talk(tokenizer, ALL).message("user", "in pond or in poll.")
-    assert talk.raised("or in poll") == {"": 3.0, ".": 7.0}
 
 
 # --- what becomes of logits
@@ -220,7 +179,7 @@ def test_it_agrees_with_the_definition(tokenizer: Tokenizer, user: str, tool: st
 
 @given(given=texts, own=texts, cut=st.integers(0, 200))
 def test_what_was_read_counts_not_how_it_came(tokenizer: Tokenizer, given: str, own: str, cut: int) -> None:
-    talk = Talk(tokenizer, ALL).message("user", given)
+    talk = Talk(tokenizer).message("user", given)
     whole = talk.answer(own)
     ids = talk.writer.ids
     parts = talk.rule.begin(ids[:cut])
@@ -240,10 +199,10 @@ def test_a_folder_says_whether_and_how_much(tmp_path: Path, tokenizer: Tokenizer
 
     assert read({"text_config": {}}) is None
     assert read({"k3agent": {}}) is read({"k3agent": {"copying": {"word": 0}}}) is None
-    made = read({"k3agent": {"copying": {"word": 3, "longest_run": 4.5}}})
-    assert made is not None and made.strengths == Strengths(word=3.0, longest_run=4.5)
+    made = read({"k3agent": {"copying": {"word": 3.5}}})
+    assert made is not None and made.strengths == Strengths(word=3.5)
     for wrong in (5, {"words": 3}, {"word": "3"}, {"word": -1}, {"word": True}, {"word": 1e9}, []):
-        with pytest.raises(ModelFilesError, match=r"config\.json: k3agent\.copying is .*word, run"):
+        with pytest.raises(ModelFilesError, match=r"config\.json: k3agent\.copying is .*word"):
             read({"k3agent": {"copying": wrong}})
 
 
@@ -284,7 +243,7 @@ def test_answers_are_the_same_with_and_without_guesses(
         (tmp_path / file.name).symlink_to(file)
     (tmp_path / "config.json").unlink()
     config = json.loads((tiny_dir / "config.json").read_text())
-    config["k3agent"] = {"copying": {"word": 6, "run": 2, "long_run": 8, "longest_run": 12}}
+    config["k3agent"] = {"copying": {"word": 10}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     talk = Talk(tokenizer).message("user", "Rename contract_item in stock/contracts.py to content_item. " * 3)
     talk.answer("Rename contract")
