@@ -19,9 +19,11 @@ def ask() -> dict[str, list[dict]]:
     command += ["--progress-spinner", "off", "--format", "json", "--timeout", "20"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        return json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         print(f"audit: no answer within {TIMEOUT_S} s.")
+        return {"dependencies": []}
+    try:
+        return json.loads(done.stdout)
     except ValueError:
         print(f"audit: {(done.stderr.strip().splitlines() or ['no answer'])[-1][:300]}")
     return {"dependencies": []}
