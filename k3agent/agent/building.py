@@ -16,7 +16,7 @@ from k3agent.agent.check_files import files_of_checks
 from k3agent.agent.context import Context, system_prompt
 from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.emitter import Emitter
-from k3agent.agent.instructions import Instruction, check_overhead, find_instructions
+from k3agent.agent.instructions import SMALL_WINDOW, Instruction, check_overhead, find_instructions
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.permissions import check_rules
@@ -61,14 +61,17 @@ def load_tools() -> dict[str, Tool[Any]]:
     return dict(BUILTIN)
 
 
-def _specs(profile: Profile, *, is_subagent: bool) -> tuple[ToolSpec, ...]:
+def _specs(info: ModelInfo, *, is_subagent: bool) -> tuple[ToolSpec, ...]:
     from k3agent.tools import COMPACT, NOT_FOR_SUBAGENTS  # lazy: as above
     from k3agent.tools.specs import spec
 
     tools = load_tools()
-    if profile is Profile.COMPACT:
+    if info.profile is Profile.COMPACT:
         return tuple(spec(tools[name], True) for name in COMPACT)
     left_out = NOT_FOR_SUBAGENTS if is_subagent else ()
+    if info.context_window <= SMALL_WINDOW:
+        # There is no room to tell of subagents, nor for their reports.
+        left_out = (*left_out, "task")
     return tuple(spec(tool, False) for name, tool in tools.items() if name not in left_out)
 
 
@@ -154,7 +157,7 @@ def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession
     if not is_compact:
         # What the user's own files say goes to the model and into the store, too.
         system = Masker(options.environ, cwd).mask(system)
-    specs = _specs(info.profile, is_subagent=options.subtask is not None)
+    specs = _specs(info, is_subagent=options.subtask is not None)
     effort = choose_effort(options.effort, info)
     probe = Context(
         session_id=session_id, info=info, system=system, tools=specs, effort=effort, response_schema=None

@@ -159,6 +159,14 @@ async def test_instructions_that_fill_the_window_stop_the_start_and_are_named(tm
         await start(tmp_path, [DONE], info=small)
 
 
+async def test_a_small_window_has_no_subagents(tmp_path: Path) -> None:
+    small = await start(tmp_path, [], info=dataclasses.replace(FULL, context_window=16_384))
+    large = await start(tmp_path, [], info=dataclasses.replace(FULL, context_window=65_536))
+    assert set(large.session.tool_names) - set(small.session.tool_names) == {"task"}
+    await small.session.aclose()
+    await large.session.aclose()
+
+
 async def test_a_window_of_8k_is_enough_for_a_short_task(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "a.txt").write_text("one\n" * 2000)
