@@ -22,6 +22,7 @@ from k3agent.store.sessions import SessionStore
 from k3agent.types import Message, MessageId, Origin, Role, SessionId, TextPart
 
 SESSION = SessionId("shared")
+VICTIM = "victim"
 
 
 def prove(
@@ -33,8 +34,11 @@ def prove(
     share = num_appends // num_processes
     argv = [sys.executable, "-m", "k3agent.soak.appends", str(root), str(share)]
     writers = [subprocess.Popen([*argv, str(number)]) for number in range(num_processes)]
-    victim = subprocess.Popen([*argv, "victim"])
-    time.sleep(random.Random(seed).uniform(0.5, 1.5))
+    # It would write on and on; it is killed while it does.
+    victim = subprocess.Popen([*argv[:-1], str(1_000_000), VICTIM])
+    while victim.poll() is None and not _has_written(root / FILE_NAME, VICTIM):
+        time.sleep(0.02)
+    time.sleep(random.Random(seed).uniform(0.0, 0.3))
     victim.kill()
     victim.wait()
     while any(writer.poll() is None for writer in writers):
@@ -69,6 +73,11 @@ def _rows(path: Path) -> list[tuple[int, str]]:
         return db.execute(
             "SELECT seq, body FROM messages WHERE session_id = ? ORDER BY seq", (SESSION,)
         ).fetchall()
+
+
+def _has_written(path: Path, name: str) -> bool:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT 1 FROM messages WHERE id = ?", (f"{name}-0",)).fetchone() is not None
 
 
 def _check_lock(root: Path) -> None:
