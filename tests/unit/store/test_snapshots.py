@@ -25,7 +25,6 @@ from k3agent.store.snapshotforms import open_file
 from k3agent.store.snapshots import Snapshots, delete_session
 
 CHILD = Path(__file__).resolve().parents[2] / "support" / "undo_child.py"
-PLENTY = int(os.environ.get("EXAMPLES", "40"))
 
 
 def restore(place: Snapshots, commit: str, session: str = "s") -> Tree:
@@ -41,7 +40,7 @@ def restore(place: Snapshots, commit: str, session: str = "s") -> Tree:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=PLENTY, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_was_wrecked_comes_back(tmp_path: Path, seed: int) -> None:
     root, home = tmp_path / "ws", tmp_path / "home"
     shutil.rmtree(root, ignore_errors=True)
@@ -65,7 +64,7 @@ def test_what_was_wrecked_comes_back(tmp_path: Path, seed: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=PLENTY, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_undo_cut_short_anywhere_is_made_again(tmp_path: Path, seed: int) -> None:
     """As after `kill -9`: some of the actions have been done, one of them half."""
     root, home = tmp_path / "ws", tmp_path / "home"
