@@ -81,7 +81,8 @@ class Snapshots:
 
     def __init__(self, home: Path, root: Path) -> None:
         self.root = root
-        self.folder = home / FOLDER / hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
+        # Git works elsewhere: a relative path would mean another place there.
+        self.folder = home.absolute() / FOLDER / hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
         self._git_dir = self.folder / "repo.git"
         self._base: _Base | None = None
         self._lock = threading.Lock()

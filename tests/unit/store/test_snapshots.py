@@ -289,3 +289,11 @@ def test_ids_that_are_no_ref_names(tmp_path: Path) -> None:
         assert place.load(place.save(session_id, Rules()).commit).files.keys() == {"a"}
         delete_session(tmp_path / "home", session_id)
         assert not place.folder.exists()
+
+
+def test_a_data_folder_named_by_a_relative_path(tmp_path: Path, monkeypatch) -> None:
+    root = tmp_path / "ws"
+    files(root, a="1")
+    monkeypatch.chdir(root)
+    commit = Snapshots(Path("../home"), root).save("s", Rules()).commit
+    assert Snapshots(tmp_path / "home", root).load(commit).files.keys() == {"a"}
