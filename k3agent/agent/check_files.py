@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from k3agent.agent.checks import CheckResult
-from k3agent.agent.dispatch import file_hashes
+from k3agent.agent.hashes import file_hashes
 
 # What stands for the check in the result when its files were changed.
 COMMAND = "files of the checks are as they were"

@@ -26,7 +26,8 @@ from k3agent.agent.hashes import UNKNOWN_CONTENT, file_hashes
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
 from k3agent.agent.permissions import Action, Permissions
-from k3agent.agent.repetition import NOTICE_AT, REFUSE_AT, RepetitionPolicy, digest
+from k3agent.agent.repetition import RepetitionPolicy, digest
+from k3agent.agent.results import circle_of, cut, fenced
 from k3agent.agent.safekeeping import Safekeeping, Step
 from k3agent.agent.subagent import SubagentParts
 from k3agent.agent.suggestions import rules_for
@@ -34,7 +35,6 @@ from k3agent.agent.transcript import Transcript
 from k3agent.errors import ProviderError, ToolError
 from k3agent.events import CallEnded, CallProgressed, CallProposed, CallStarted, Decision, Noticed
 from k3agent.providers.base import Profile
-from k3agent.safety.fencing import fence_result, speaks_to_the_model
 from k3agent.store.blobs import BlobStore
 from k3agent.store.records import CallRow, CallState, DecisionRow, JournalBatch
 from k3agent.store.sessions import SessionStore
@@ -397,9 +397,10 @@ class Dispatcher:
         state = ending.state
         if state in (CallState.DONE, CallState.FAILED):
             text, state = self._against_circles(call, text, result_digest, state)
+        text = cut(text, bench.max_result_chars, bench.blobs)
         result = ToolResult(
             call_id=call.id,
-            content=(TextPart(text=self._fenced(call.name, self._cut(text))), *ending.images),
+            content=(TextPart(text=fenced(text, call.name, bench.profile)), *ending.images),
             is_error=state is not CallState.DONE,
         )
         row = CallRow(
@@ -438,43 +439,12 @@ class Dispatcher:
         self, call: ToolCall, text: str, result_digest: str, state: CallState
     ) -> tuple[str, CallState]:
         repeats = self._repetition.repeats(call.name, call.arguments, result_digest, text, state)
-        count = max(repeats.same, repeats.failures)
-        if count < NOTICE_AT:
+        circle = circle_of(call.name, repeats)
+        if circle is None:
             return text, state
-        what = "call gave the same result" if repeats.same == count else "tool failed in the same way"
-        said = f"the same {call.name} {what} {count} times, and nothing changed in between"
-        self._bench.emitter.emit(
-            Noticed,
-            level="warning",
-            text=f"{said[:1].upper()}{said[1:]}.",
-            data={"call_id": call.id, "streak": count},
-        )
-        if repeats.same >= REFUSE_AT:
-            return (
-                f"refused: this same call gave the same result {count} times."
-                " Its result is above. Do something else, or report what you have.",
-                CallState.REFUSED,
-            )
-        if self._bench.profile is Profile.FULL:
-            text += f"\n[k3agent: {said}]"
-        return text, state
-
-    def _cut(self, text: str) -> str:
-        """A result that is too long keeps its head and tail; the whole goes into a file that can be read."""
-        limit = self._bench.max_result_chars
-        if len(text) <= limit:
-            return text
-        path = self._bench.blobs.put(text.encode("utf-8", "replace"))
-        head, tail = limit * 2 // 3, limit // 3
-        note = f"\n[... {len(text) - head - tail} characters cut; full output: {path}]\n"
-        return text[:head] + note + text[-tail:]
-
-    def _fenced(self, tool: str, text: str) -> str:
-        """Words for a model, where nobody has said them to it. A small model would not know what that is."""
-        if self._bench.profile is not Profile.FULL:
-            return text
-        why = speaks_to_the_model(text)
-        return fence_result(text, tool, why) if why else text
+        data = {"call_id": call.id, "streak": circle.count}
+        self._bench.emitter.emit(Noticed, level="warning", text=circle.notice, data=data)
+        return circle.answer(text, state, self._bench.profile)
 
     def _news_of_files(self) -> dict[str, str]:
         """What the tools have learned of files since the last look: kept with the call, for a resume."""
