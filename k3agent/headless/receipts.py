@@ -18,6 +18,7 @@ from k3agent import __version__
 from k3agent.agent.changes import BY_PRODUCTS
 from k3agent.agent.git_marks import git_folder
 from k3agent.events import AnyEvent, CallEnded, CallProposed, TurnStarted
+from k3agent.store.worktree import SAFE, bare_environ
 from k3agent.types import JsonObject
 
 SCHEMA = "k3agent-receipt/1"
@@ -59,8 +60,9 @@ def _names(folder: Path) -> list[str]:
     """Relative, sorted."""
     if git_folder(folder) is not None and shutil.which("git"):
         done = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            ["git", *SAFE, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=folder,
+            env=bare_environ(os.environ),
             capture_output=True,
             timeout=MAX_GIT_S,
             check=False,

@@ -18,6 +18,9 @@ from k3agent.errors import StoreError
 MAX_GIT_S = 60.0
 SAFE = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false")
 
+# A missing object is not fetched: a repository that was cloned in part names the program for that.
+OFFLINE = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+
 
 def git_program() -> str | None:
     return shutil.which("git")
@@ -26,7 +29,7 @@ def git_program() -> str | None:
 def bare_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """What git needs of the environment; none of the variables that would lead it elsewhere."""
     kept = {name: environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR") if name in environ}
-    return {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    return {**kept, **OFFLINE, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
 
 
 def ask(root: Path, *arguments: str, given: bytes | None = None) -> bytes:
@@ -81,7 +84,7 @@ def harmless(folder: Path) -> dict[str, str]:
                 off.append((key, "false"))
             elif last == "external" and driver == "diff":
                 off.append((key, ""))
-    variables = {"GIT_CONFIG_COUNT": str(len(off)), "GIT_OPTIONAL_LOCKS": "0"}
+    variables = {**OFFLINE, "GIT_CONFIG_COUNT": str(len(off)), "GIT_OPTIONAL_LOCKS": "0"}
     for at, (key, value) in enumerate(off):
         variables[f"GIT_CONFIG_KEY_{at}"], variables[f"GIT_CONFIG_VALUE_{at}"] = key, value
     return variables

@@ -30,7 +30,8 @@ PLAIN_SETTINGS = re.compile(
     r"|remote\..*\.(url|fetch|pushurl|mirror|tagopt|prune|promisor|partialclonefilter|skip\w+)"
     r"|branch\..*\.(remote|pushremote|merge|rebase|description)|submodule\.(.*\.)?(url|active|branch|path|ignore|recurse)"
     r"|user\.(name|email)|extensions\.(objectformat|refstorage|partialclone|compatobjectformat|preciousobjects)"
-    r"|(init|advice|color|column|gc|index|pack|feature|maintenance|rerere|pull|fetch)\.[\w.-]+"
+    r"|(advice|color|column|index|pack|feature|maintenance|rerere|pull|fetch)\.[\w.-]+"
+    r"|gc\.(?!recentobjectshook)[\w.-]+|init\.(defaultbranch|defaultobjectformat|defaultrefformat)"
     r"|push\.(default|autosetupremote|followtags)|rebase\.(autostash|autosquash)|commit\.(gpgsign|verbose)"
 )
 SECTION = re.compile(r'\[\s*([\w.-]+)\s*(?:"((?:[^"\\]|\\.)*)")?\s*\]')
@@ -58,13 +59,15 @@ class Watch:
         folders = (folder for root in self._roots for folder in (root / ".git", root))
         self._gits = [folder for folder in folders if _is_git_folder(folder)]
         self._before = self._look()
+        # What was no part of a repository becomes one by a HEAD, a move or a link beside it, and is as old.
+        self._known = set(self._running())
 
     def settle(self, *, is_over: bool = False) -> list[Path]:
         """Put out of effect what has come since the last look, and bring back what was there; the paths.
         `is_over`: this was the last look.
         """
         refused = [path for path in self._undo() if path is not None]
-        refused += [path for root in self._roots for path in self._repositories(root)]
+        refused += self._repositories()
         if not is_over:
             self._start()
         return refused
@@ -106,14 +109,24 @@ class Watch:
     def _root_of(self, path: Path) -> Path:
         return next(root for root in self._roots if path.is_relative_to(root))
 
-    def _repositories(self, root: Path) -> Iterator[Path]:
-        """Files of repositories that were made or changed since the last look and make git run something."""
-        known = set(self._before)
-        for folder in _folders_with_head(root):
-            for path in _unplain(folder):
-                is_new = path not in known and path.lstat().st_ctime >= self._since
-                if is_new and _put_aside(path, root):
-                    yield path
+    def _running(self) -> Iterator[Path]:
+        """Files of repositories below the roots that make git run something."""
+        for root in self._roots:
+            for folder in _git_folders(root):
+                if any(folder.is_relative_to(one) for one in self._roots):
+                    yield from _unplain(folder)
+
+    def _repositories(self) -> Iterator[Path]:
+        """Those of `_running` that were made or changed since the last look."""
+        for path in dict.fromkeys(self._running()):
+            if path not in self._before and not self._is_old(path) and _put_aside(path, self._root_of(path)):
+                yield path
+
+    def _is_old(self, path: Path) -> bool:
+        try:
+            return path in self._known and path.lstat().st_ctime < self._since
+        except OSError:
+            return False
 
 
 def _is_git_folder(folder: Path) -> bool:
@@ -201,8 +214,10 @@ def _bring_back(path: Path, entry: Entry, root: Path) -> bool:
     return True
 
 
-def _folders_with_head(root: Path) -> Iterator[Path]:
-    """Folders that git may take for a repository's own, near ones first; inside them those of modules."""
+def _git_folders(root: Path) -> Iterator[Path]:
+    """Folders that git may take for a repository's own, near ones first; inside them those of modules. Where
+    a `.git` is a link or a file, also the folder that it leads to, wherever that is.
+    """
     waiting = [root]
     count = 0
     while waiting and count < MAX_FOLDERS:
@@ -220,7 +235,20 @@ def _folders_with_head(root: Path) -> Iterator[Path]:
                 following += [folder / name for name in ("modules", "worktrees") if name in names]
             else:
                 following += [folder / name for name, is_folder in rows if is_folder]
+                if (".git", False) in rows:
+                    yield from _leads_to(folder / ".git")
         waiting = following
+
+
+def _leads_to(git: Path) -> Iterator[Path]:
+    try:
+        place = git.resolve()
+        if place.is_file():
+            place = (git.parent / _text(place).strip().removeprefix("gitdir:").strip()).resolve()
+        if place.is_dir():
+            yield place
+    except (OSError, RuntimeError, ValueError):
+        return
 
 
 def _unplain(git: Path) -> Iterator[Path]:

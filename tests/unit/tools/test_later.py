@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from k3agent.tools.sandbox.later import REFUSED, Watch, is_plain
+from k3agent.tools.sandbox.later import CLOCK_LAG_S, REFUSED, Watch, is_plain
 
 EVIL = "[core]\n\tfsmonitor = ./evil\n"
 
@@ -112,6 +113,50 @@ def test_repositories_that_run_something_are_put_out_of_effect(root: Path) -> No
     assert "fsmonitor" in (root / "old/.git/config").read_text()
 
 
+def age(folder: Path) -> None:
+    """Let the clock for files go on, as it does between two commands."""
+    time.sleep(3 * CLOCK_LAG_S)
+    assert all(path.lstat().st_ctime < time.time() - CLOCK_LAG_S for path in folder.rglob("*"))
+
+
+def test_a_folder_that_becomes_a_repository_is_as_new_as_its_head(root: Path) -> None:
+    hidden = root / "fixture"
+    hidden.mkdir()
+    (hidden / "config").write_text(EVIL)
+    age(root)
+    watch = Watch([root])
+    (hidden / "HEAD").write_text("ref: refs/heads/main")
+    assert watch.settle() == [hidden / "config"]
+
+
+def test_a_repository_that_was_moved_is_new(root: Path) -> None:
+    (root / "fixture").mkdir()
+    (root / "fixture" / "HEAD").write_text("ref: refs/heads/main")
+    (root / "fixture" / "config").write_text(EVIL)
+    age(root)
+    watch = Watch([root])
+    assert watch.settle() == [], "what was there before is the user's"
+    (root / "sub").mkdir()
+    (root / "fixture").rename(root / "sub" / ".git")
+    assert watch.settle() == [root / "sub/.git/config"]
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_repository_behind_a_link_or_file_is_found(root: Path, is_link: bool) -> None:
+    hidden = root / ".git" / "evil"
+    hidden.mkdir()
+    (hidden / "HEAD").write_text("ref: refs/heads/main")
+    (hidden / "config").write_text(EVIL)
+    age(root / ".git")
+    watch = Watch([root])
+    (root / "sub").mkdir()
+    if is_link:
+        (root / "sub" / ".git").symlink_to("../.git/evil")
+    else:
+        (root / "sub" / ".git").write_text("gitdir: ../.git/evil\n")
+    assert watch.settle() == [hidden / "config"]
+
+
 def test_no_link_is_followed(root: Path) -> None:
     """Between the look and the renaming a folder becomes a link to one outside."""
     outside = root.parent / "outside"
@@ -132,6 +177,9 @@ def test_no_link_is_followed(root: Path) -> None:
         ('[branch "core.fsmonitor"]\n\tmerge = refs/heads/x\n', True),
         ("; comment\n# [core] fsmonitor = x\n", True),
         (EVIL, False),
+        ("[gc]\nrecentObjectsHook = ./evil\n", False),
+        ("[init]\ntemplateDir = x\n", False),
+        ("[gc]\nauto = 0\n[init]\ndefaultBranch = main\n", True),
         ("[core] fsmonitor = ./evil\n", False),
         ("[CORE]\nFSMonitor=./evil\n", False),
         ("[core]\nfs\\\nmonitor = x", False),
