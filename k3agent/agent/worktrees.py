@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3agent.errors import ToolError
+from k3agent.errors import StoreError, ToolError
+from k3agent.store.worktree import harmless
 
 log = logging.getLogger(__name__)
 
@@ -282,7 +283,11 @@ def _run(
 ) -> bytes:
     """Git's answer; a lock that somebody else holds is waited for. Raises ToolError with git's words."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    clean |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **(environ or {})}
+    try:
+        # Outside the sandbox: git runs nothing that the repository names.
+        clean |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **harmless(folder), **(environ or {})}
+    except StoreError as error:
+        raise ToolError(str(error)) from error
     said = ""
     for attempt in range(RETRIES + 1):
         try:

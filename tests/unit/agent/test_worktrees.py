@@ -196,6 +196,21 @@ def test_hooks_do_not_run(ws: Path) -> None:
     assert not (ws.parent / "ran").exists()
 
 
+def test_filters_and_monitors_of_the_repository_do_not_run(ws: Path) -> None:
+    program = ws.parent / "program"
+    program.write_text(f"#!/bin/sh\ntouch {ws.parent}/ran\ncat\n")
+    program.chmod(0o755)
+    (ws / ".gitattributes").write_text("*.py filter=bad\n")
+    for key in ("filter.bad.clean", "filter.bad.smudge", "core.fsmonitor"):
+        git(ws, "config", key, str(program))
+    git(ws, "config", "filter.bad.required", "true")
+    copy, base = copy_of(ws)
+    (copy.place / "a.py").write_text("x = 3\n")
+    copy.bring_back(base, allowed)
+    assert (ws / "a.py").read_text() == "x = 3\n"
+    assert not (ws.parent / "ran").exists()
+
+
 def test_without_a_repository_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="needs a git repository"):
         Worktree.of(tmp_path, tmp_path / "home", "s", 1)
