@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,16 @@ SAFE = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c"
 
 # A missing object is not fetched: a repository that was cloned in part names the program for that.
 OFFLINE = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+
+
+WAITED_FOR = (".gitignore", ".gitattributes", ".git/info/exclude")
+
+
+def _is_odd(path: Path) -> bool:
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def git_program() -> str | None:
@@ -37,6 +48,10 @@ def ask(root: Path, *arguments: str, given: bytes | None = None) -> bytes:
     program = git_program()
     if program is None:
         raise StoreError("git is not installed; install it, or set snapshots to off")
+    for name in WAITED_FOR:
+        if _is_odd(root / name):
+            # Git would wait for a pipe by this name until somebody writes into it.
+            raise StoreError(f"git {arguments[0]} in {root}: {name} is no file; remove it")
     command = [program, *SAFE, "--git-dir", str(root / ".git"), "--work-tree", str(root), *arguments]
     try:
         done = subprocess.run(

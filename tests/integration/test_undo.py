@@ -251,11 +251,9 @@ async def test_a_full_disk_is_no_silence(repository: Path, monkeypatch: pytest.M
 async def test_large_ignored_folders_are_saved_within_a_limit_or_named(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        snapshots.Snapshots.save,
-        "__kwdefaults__",
-        {**snapshots.Snapshots.save.__kwdefaults__, "max_extra_bytes": 4000},
-    )
+    defaults = snapshots.Snapshots.save.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setattr(snapshots.Snapshots.save, "__kwdefaults__", {**defaults, "max_extra_bytes": 4000})
     (repository / "node_modules" / "huge.js").write_bytes(b"x" * 5000)
     run = await run_command(repository, "git clean -xfd")
     await run.session.aclose()

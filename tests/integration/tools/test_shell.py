@@ -370,6 +370,7 @@ async def test_a_job_that_was_stopped_is_explained(ctx, call):
 
     ctx.sandbox = Telling()
     await call("shell", command="echo denied; exit 1", background=True)
+    text = ""
     for _ in range(100):
         text = await call("jobs", action="output", job="j1")
         if "exit code" in text:

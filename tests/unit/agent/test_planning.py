@@ -153,6 +153,6 @@ async def test_the_command_shows_it_all(
     assert body["asks"][0]["ask"] == ASK and body["steps"][0]["evidence"][0]["tool"] == "edit"
     assert body["cost_usd"] > 0
     with pytest.raises(SystemExit):
-        cli.main(["tasks", "shw"])
+        cli.main(["tasks", "shown"])
     assert cli.main(["tasks", "show", run.session.id, "7"]) == 1
     assert "has no task 7" in capsys.readouterr().err
