@@ -25,6 +25,14 @@ RUNNING_KEYS = re.compile(
     r"|(diff|merge)\..*(external|command|textconv|driver|tool)|sequence\.editor|interactive\.difffilter"
     r"|(remote|submodule)\..*\.(vcs|uploadpack|receivepack|update|proxy)|protocol\."
 )
+# Options of git itself without a value. The others name what it works on or with, some in the next word.
+PLAIN_OPTIONS = _words(
+    """
+    -p --paginate -P --no-pager -v --version -h --help --html-path --man-path --info-path --no-advice
+    --no-replace-objects --no-lazy-fetch --no-optional-locks --literal-pathspecs --glob-pathspecs
+    --noglob-pathspecs --icase-pathspecs
+    """
+)
 WRITING_OPTIONS = ("--output", "--output-directory", "--open-files-in-pager", "--ext-diff", "--textconv")
 LOST = "it throws away uncommitted work"
 GONE = "it makes lost commits unrecoverable"
@@ -106,9 +114,7 @@ def parts_of(simple: SimpleCommand) -> tuple[Word, tuple[Word, ...], str]:
         word = words[index]
         if word is None or not word.startswith("-"):
             break
-        if word in ("-c", "--exec-path", "--git-dir", "--work-tree", "-C") or word.startswith(
-            ("--exec-path=", "--git-dir=", "--work-tree=", "--config-env")
-        ):
+        if word not in PLAIN_OPTIONS:
             return "", (), word
         index += 1
     if index == len(words):

@@ -26,7 +26,15 @@ SED_SUBSTITUTE_RUNS = re.compile(r"(?:^|[;{}\n\d$/])\s*s([/|,#@!])(?:(?!\1).)*\1
 SED_PRINT = re.compile(r"\d+(,(\d+|\$))?p")
 LOOPBACK = re.compile(r"(https?://)?(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/.*)?")
 # Programs that look, but have options with which they write or run something.
-WITH_OPTIONS = frozenset({"git", "find", "sort", "tree", "rg", "date", "file"})
+WITH_OPTIONS = frozenset({"git", "find", "sort", "tree", "rg", "date", "file", "sed"})
+SYSTEM_FOLDERS = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin")
+# Variables by which programs find their settings, or what they start.
+SETTING = re.compile(
+    r"HOME|XDG_\w+|GIT_(?!PAGER$)\w+|(LD|DYLD|BASH|PYTHON|PERL|RUBY|NODE|LESS)\w*|RIPGREP_CONFIG_PATH|EDITOR|VISUAL"
+    r"|MANPAGER|BROWSER|MAGIC|LOCPATH|GCONV_PATH|TERMINFO\w*|GLIBC_TUNABLES"
+)
+# How a shell is told to run the next word and nothing else: neither interactive nor with a file to start.
+PLAIN_SHELL = re.compile(r"-[efhluvxn]+|-o|pipefail|errexit|nounset|--norc|--noprofile|--login|--posix")
 REMOTE = re.compile(r"[\w.-]+(@[\w.-]+)?:(?!//).*|rsync://.*|[\w.@-]+::.*")
 
 
@@ -141,6 +149,22 @@ def is_option(word: Word, name: str) -> bool:
     if name.startswith("--"):
         text = word.split("=", 1)[0]
         return len(text) > 2 and name.startswith(text)
-    return not word.startswith("--") and (
-        word.startswith(name) or re.fullmatch(r"-[a-zA-Z]*" + re.escape(name[1:]), word) is not None
-    )
+    # What follows `-I` is its value: date -Iseconds.
+    return re.match(r"-(?!I)[a-zA-Z]*?" + re.escape(name[1:]), word) is not None
+
+
+def is_of_system(word: Word) -> bool:
+    """Whether a program is looked for in PATH, or named where the system keeps its own."""
+    return word is not None and ("/" not in word or word.rpartition("/")[0] in SYSTEM_FOLDERS)
+
+
+def asks_version(words: Sequence[Word]) -> bool:
+    return len(words) == 1 and words[0] in ("--version", "-V", "--help")
+
+
+def runs_text(words: Sequence[Word]) -> bool:
+    """Whether a shell with these words runs a text (`-c`), which is judged, and nothing else."""
+    for word in words:
+        if word is None or not PLAIN_SHELL.fullmatch(word):
+            return word is not None and re.fullmatch(r"-[efhluvxn]*c[efhluvxn]*", word) is not None
+    return False

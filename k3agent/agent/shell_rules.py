@@ -16,6 +16,7 @@ from pathlib import Path
 
 from k3agent.agent import git_rules, program_rules, secret_rules
 from k3agent.agent.permissions import Action, Mode, Territory, Verdict
+from k3agent.agent.program_rules import SETTING, asks_version, runs_text
 from k3agent.agent.shell_syntax import FOUND, SHELLS, ParsedCommand, Redirect, SimpleCommand, Word
 
 
@@ -34,8 +35,8 @@ READERS = _words(
 # Options with which a reader writes or runs something.
 READER_EXCEPTIONS = {
     "sort": ("-o", "--output", "--compress-program"),
-    "tree": ("-o",),
-    "rg": ("--pre",),
+    "tree": ("-o", "-R"),
+    "rg": ("--pre", "--hostname-bin"),
     "date": ("-s", "--set"),
     "file": ("-C", "--compile"),
     "printf": ("-v",),
@@ -127,11 +128,9 @@ class Judge:
 
     def judge_variables(self, names: Iterable[str]) -> list[Verdict]:
         """Variables set for all that follows."""
-        return [
-            self._walled(f"it changes {name}, and so what other programs run")
-            for name in names
-            if name in DANGEROUS_ENV
-        ]
+        why = "it changes {}, and so what other programs run"
+        walled = [self._walled(why.format(name)) for name in names if name in DANGEROUS_ENV]
+        return walled + [self._by_mode(why.format(name)) for name in names if SETTING.fullmatch(name)]
 
     def judge_hidden(self, why: str) -> list[Verdict]:
         """A value that bash may run. The other modes trust that a command which only looks does so."""
@@ -185,6 +184,9 @@ class Judge:
 
     def _is_harmless(self, simple: SimpleCommand, program: str) -> bool:
         words = simple.words[1:]
+        is_set = program in SETTERS and any(SETTING.fullmatch(word or "") for word in words)
+        if is_set or not program_rules.is_of_system(simple.words[0]):
+            return False
         if any(not HARMLESS_ENV.fullmatch(name) for name in simple.env) and program not in WRAPPERS:
             return False
         if program in program_rules.WITH_OPTIONS and program_rules.may_be_option(words):
@@ -195,7 +197,9 @@ class Judge:
             return not any((word or "").startswith(("-delete", "-fprint", "-fls")) for word in words)
         if program in ("flock", "parallel") or (program == "time" and "-o" in words):
             return False  # they write a file of their own
-        if program in WRAPPERS or (program in SHELLS and not simple.is_fed and _runs_text(words)):
+        if program == "fish" and len(words) > 2:
+            return False  # it takes options behind the text, too
+        if program in WRAPPERS or (program in SHELLS and not simple.is_fed and runs_text(words)):
             return True  # what it runs is judged as a command of its own
         if program == "sed":
             return program_rules.sed_only_prints(words)
@@ -207,7 +211,7 @@ class Judge:
             for name in READER_EXCEPTIONS.get(program, ())
         ):
             return False
-        if _short_version(words):
+        if asks_version(words):
             return program.isalnum()
         return program in READERS
 
@@ -225,7 +229,7 @@ class Judge:
             return "it acts on the whole system"
         if program in INTERPRETERS and any(name in ("curl", "wget") for name in simple.feeders):
             return "it runs what came from the network"
-        if program in SHELLS and simple.is_fed and not _runs_text(simple.words[1:]):
+        if program in SHELLS and simple.is_fed and not runs_text(simple.words[1:]):
             return "it runs a text that was not looked at"
         reaching = self._danger_elsewhere(simple, program)
         if reaching is not None:
@@ -242,7 +246,7 @@ class Judge:
 
     def _danger_elsewhere(self, simple: SimpleCommand, program: str) -> str | None:
         """Why a command that reaches beyond this machine, or beyond its files, is asked about."""
-        if program in NETWORK and _short_version(simple.words[1:]):
+        if program in NETWORK and asks_version(simple.words[1:]):
             return None
         if program in NETWORK and not program_rules.reaches_only(simple, self._territory.hosts):
             return "it talks to the network"
@@ -392,11 +396,13 @@ class Judge:
     def _of_redirect(self, redirect: Redirect) -> Verdict | None:
         target = redirect.target
         if redirect.operator not in WRITING_OPERATORS:
+            if target is not None and target.startswith(("/dev/tcp/", "/dev/udp/")):
+                return self._walled("it talks to the network")
             secret = None if target is None else self._secret_path(target)
             return None if secret is None else Verdict(action=Action.ASK, reason=secret, by="protection")
         if target is None:
             return self._ask("where it writes is known only at run time")
-        if target in HARMLESS_TARGETS or target.isdigit() or target == "-":
+        if target in HARMLESS_TARGETS or (redirect.operator == ">&" and re.fullmatch(r"\d+-?|-", target)):
             return None
         for path in self._resolve(target):
             protected = self._keeps_out(path)
@@ -486,11 +492,3 @@ def _is_only_function(simple: SimpleCommand) -> bool:
 def _short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _runs_text(words: tuple[Word, ...]) -> bool:
-    return any(isinstance(word, str) and re.fullmatch(r"-[a-z]*c[a-z]*", word) for word in words)
-
-
-def _short_version(words: tuple[Word, ...]) -> bool:
-    return len(words) == 1 and words[0] in ("--version", "-V", "--help")

@@ -130,10 +130,12 @@ def _walk(node: Any, found: ParsedCommand, feeders: tuple[str, ...]) -> None:
         name = node.child_by_field_name("name")
         if name is not None:
             found.functions.add(name.text.decode())
-    elif kind == "variable_assignment":
-        name = node.child_by_field_name("name")
+    elif kind in ("variable_assignment", "for_statement"):
+        name = node.child_by_field_name("name" if kind == "variable_assignment" else "variable")
         if name is not None:
             found.assigned.add(name.text.decode())
+    elif kind == "expansion" and any(child.type in ("=", ":=") for child in node.children):
+        found.assigned |= {child.text.decode() for child in node.children if child.type == "variable_name"}
     elif kind == "file_redirect":
         # Only those that hang below no statement come here: a function's, which are in force at each call.
         found.redirects.append(_redirect(node))
@@ -278,13 +280,16 @@ _SPLIT_WORD = re.compile(r"""[\w"'./~$)}-]\\\n[\w"'./~$({-]""")
 _HOME = re.compile(r'"?\$(HOME\b|\{HOME\})"?(?=/|"?$)')
 # Programs that run another command: how many of their own words come first is found by skipping options.
 _WITH_VALUE = {
-    "env": {"-u", "-C", "-S", "--unset", "--chdir"},
-    "nice": {"-n"},
+    "env": {"-u", "-C", "-S", "-a", "--unset", "--chdir", "--argv0"},
+    "nice": {"-n", "--adjustment"},
     "timeout": {"-s", "-k", "--signal", "--kill-after"},
-    "xargs": {"-I", "-n", "-P", "-L", "-d", "-a", "-E", "-s"},
-    "time": {"-o", "-f"},
-    "stdbuf": {"-i", "-o", "-e"},
-    "ionice": {"-c", "-n"},
+    "xargs": {
+        *("-I", "-n", "-P", "-L", "-d", "-a", "-E", "-s", "--max-args", "--max-procs", "--max-chars"),
+        *("--delimiter", "--arg-file", "--process-slot-var"),
+    },
+    "time": {"-o", "-f", "--output", "--format"},
+    "stdbuf": {"-i", "-o", "-e", "--input", "--output", "--error"},
+    "ionice": {"-c", "-n", "--class", "--classdata"},
     "nohup": set(),
     "setsid": set(),
     "command": set(),
@@ -307,6 +312,27 @@ _WITH_VALUE = {
     "numactl": {"-N", "-m", "-C"},
     "catchsegv": set(),
 }
+# Options without a value, or with one in the same word, of those that are harmless where what they run is so.
+# With any other option it is not known which word is the program.
+_WITHOUT_VALUE = {
+    "env": r"-[i0v]+|--(ignore-environment|null|debug|(block|default|ignore)-signal)",
+    "nice": r"--?\d+",
+    "timeout": r"-[fpv]+|--(foreground|preserve-status|verbose)",
+    "xargs": r"-[0rtxpo]+|-[0rtxpo]*[ile].*|--(null|no-run-if-empty|verbose|exit|interactive|replace|eof)",
+    "time": r"-[pavq]+|--(portability|append|verbose|quiet)",
+    "stdbuf": "",
+    "ionice": r"-t|--ignore",
+    "nohup": "",
+    "setsid": r"-[cfw]+|--(ctty|fork|wait)",
+    "command": r"-[pvV]+",
+    "builtin": "",
+    "exec": r"-[cl]+",
+    "busybox": "",
+    "unbuffer": r"-p",
+    "watch": r"-[bcdegtxpw]+|--(beep|color|differences|errexit|chgexit|no-title|exec|precise|no-wrap)",
+    "chrt": r"-[abdfior]+",
+    "coproc": "",
+}
 _WITH_OPERAND = frozenset({"timeout", "flock", "taskset", "setarch"})
 # Options that carry a command as one text.
 _TEXT_OPTIONS = {
@@ -328,13 +354,19 @@ def _follow(simple: SimpleCommand, found: ParsedCommand, depth: int) -> None:
         return
     rest = simple.words[1:]
     _follow_text(simple, found, depth)
+    if program == "watch":
+        # A shell gets its words as one text.
+        texts = _after_options(rest, _WITH_VALUE[program], None)
+        if None in texts:
+            found.problem = "watch runs a text that is known only at run time"
+        _parse_into(" ".join(text or "" for text in texts), found, depth + 1)
     if program in SHELLS or program == "eval":
         _follow_shell(simple, found, depth)
     elif program == "find":
         _follow_find(rest, found, depth)
     elif program in _WITH_VALUE:
         env = simple.env
-        words = _after_options(rest, _WITH_VALUE[program])
+        words = _after_options(rest, _WITH_VALUE[program], _WITHOUT_VALUE.get(program))
         if program in _WITH_OPERAND and words:
             words = words[1:]
         if program == "env":
@@ -429,7 +461,10 @@ def _follow_shell(simple: SimpleCommand, found: ParsedCommand, depth: int) -> No
     _parse_into(script, found, depth + 1)
 
 
-def _after_options(words: tuple[Word, ...], with_value: set[str]) -> tuple[Word, ...]:
+def _after_options(words: tuple[Word, ...], with_value: set[str], without: str | None) -> tuple[Word, ...]:
+    """What follows the options; an unknown program where one is not in `with_value`, nor like `without`."""
+    letters = "".join(name[1] for name in with_value if len(name) == 2)
+    attached = rf"-[{letters}].+" if letters else r"(?!)"
     index = 0
     while index < len(words):
         word = words[index]
@@ -437,6 +472,9 @@ def _after_options(words: tuple[Word, ...], with_value: set[str]) -> tuple[Word,
             return words[index + 1 :]
         if word is None or not word.startswith("-") or word == "-":
             return words[index:]
+        is_clear = re.fullmatch(rf"{without}|{attached}|--[a-z-]+=.*", word, re.DOTALL)
+        if without is not None and word not in with_value and not is_clear:
+            return (None,)
         index += 2 if word in with_value else 1
     return ()
 

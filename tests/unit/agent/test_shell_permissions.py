@@ -309,6 +309,82 @@ HIDDEN = [
 ]
 
 
+# What looks like looking, and writes, runs another program or reaches the network.
+NOT_LOOKING = [
+    # programs of the workspace under the name of one that looks
+    "./ls",
+    "bin/cat a.py",
+    "./evil --version",
+    "/tmp/git status",
+    "./env ls",
+    # options that write or run, in a bunch or with their value
+    "sort -rofile a.py",
+    "tree -aoD x",
+    "tree -R -L 1 -H .",
+    "rg --hostname-bin ./evil --hyperlink-format default x",
+    "sed -n 1p $X a.py",
+    "git --namespace log push",
+    "git --attr-source log clean -fdx",
+    "git --namespace log -c core.fsmonitor=./evil status",
+    # the value of an option, taken for the program
+    "xargs --delimiter : touch x",
+    "xargs -rd : touch x",
+    "xargs --process-slot-var echo touch x",
+    "xargs --arg-file cat rm",
+    "env -iu ls touch x",
+    "env --uns ls touch x",
+    "env -a ls touch x",
+    "exec -ca ls touch x",
+    "/usr/bin/time --format cat touch x",
+    "watch ls \\; touch x",
+    'watch ls "$X"',
+    "bash --rcfile ./evil -ic ls",
+    "bash -norc ls",
+    "fish -c ls -C 'touch x'",
+    # variables that lead programs to other settings
+    "HOME=$PWD/evil; git status",
+    "for HOME in evil; do git status; done",
+    "read HOME <<< evil; git status",
+    "for PATH in .; do ls; done",
+    ": ${PATH:=.}; ls",
+    "export GIT_CONFIG_PARAMETERS=x; git status",
+    "export RIPGREP_CONFIG_PATH=x; rg y",
+    # where it writes, and reads
+    "echo x > 5",
+    "echo x > -",
+    "cat < /dev/tcp/127.0.0.1/80",
+]
+
+
+@pytest.mark.parametrize("command", NOT_LOOKING)
+def test_what_only_seems_to_look_is_asked_about(judge: Judge, command: str) -> None:
+    assert judge.shell(command, "default") is Action.ASK
+    assert judge.shell(command, "plan") in (Action.ASK, Action.DENY)
+    assert judge.shell(f"ls; ({command})", "default") is Action.ASK
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/usr/bin/git --no-pager log",
+        "xargs -0 -r -n1 -P 4 grep -l foo < a.py",
+        "xargs -d '\\n' -I{} cat {} < a.py",
+        "env -i -u X ls -l",
+        "timeout -k 5 --signal=KILL 10 ls",
+        "nice -n 5 time -p stdbuf -oL ls",
+        "watch -n 1 ls -l",
+        "bash -e -o pipefail -c ls",
+        "bash -lc 'ls | sort -t: -k2,2n'",
+        'sed -n 1,20p -- "$X"',
+        "date -Iseconds",
+        "ls 2>&1 >&-",
+        "FOO=1; for f in a b; do cat $f; done",
+    ],
+)
+def test_looking_in_other_words_is_still_looking(judge: Judge, command: str) -> None:
+    assert judge.shell(command, "default") is Action.ALLOW
+
+
 @pytest.mark.parametrize("command", HIDDEN)
 def test_a_command_in_a_text_is_no_looking(judge: Judge, command: str) -> None:
     assert judge.shell(command, "default") is Action.ASK
