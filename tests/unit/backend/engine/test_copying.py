@@ -80,8 +80,8 @@ def test_a_word_may_end_where_a_longer_one_goes_on(tokenizer: Tokenizer) -> None
 
 def test_only_users_and_tools_give_words(tokenizer: Tokenizer) -> None:
     for role, is_given in (("user", True), ("tool", True), ("system", False), ("assistant", False)):
-        assert bool(Talk(tokenizer).message(role, "conver").raised("con")) is is_given
-    assert Talk(tokenizer).raised("conver con") == {}, "a slip of this answer is no precedent"
+        assert bool(Talk(tokenizer).message(role, "console").raised("con")) is is_given
+    assert Talk(tokenizer).raised("console con") == {}, "a slip of this answer is no precedent"
 
 
 def test_markup_is_neither_given_nor_raised(tokenizer: Tokenizer) -> None:
