@@ -1,4 +1,4 @@
-"""Several processes that append to one session of one store at the same time, one of them killed. R11."""
+"""Several processes that append to one session of one store at the same time, one of them killed."""
 
 from __future__ import annotations
 

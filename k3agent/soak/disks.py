@@ -95,7 +95,7 @@ def prove_faults(
 
 
 def prove_power_cuts(root: Path, *, num_cuts: int, seed: int, say: Callable[[str], None]) -> Counter[str]:
-    """The log of the store is cut at a random byte, or random sectors from there on are lost. R15."""
+    """The log of the store is cut at a random byte, or random sectors from there on are lost."""
     store = SessionStore(root / "live")
     store.create(StoredSession(id=CUT_SESSION, cwd="/w"))
     before: MessageId | None = None

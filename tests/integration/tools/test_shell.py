@@ -1,4 +1,4 @@
-"""`shell` and `jobs` with real processes. Rows R29 to R34 of the requirements."""
+"""`shell` and `jobs` with real processes."""
 
 import asyncio
 import os

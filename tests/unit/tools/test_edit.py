@@ -1,4 +1,4 @@
-"""`edit`: one place, nothing else. Rows R21 to R28 of the requirements."""
+"""`edit`: one place, nothing else."""
 
 import pytest
 from hypothesis import given, settings

@@ -27,7 +27,7 @@ def test_access_names_the_resolved_path(ctx, tmp_path):
 
 
 def test_shell_access_is_the_command_and_has_no_effect(ctx):
-    """R38: the agent sees the command and can save files before `run` starts it."""
+    """The agent sees the command and can save files before `run` starts it."""
     shell = BUILTIN["shell"]
     access = shell.access(shell.args(command="git reset --hard && touch made"), ctx)
     assert access.runs == "git reset --hard && touch made"
