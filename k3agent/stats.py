@@ -13,8 +13,13 @@ GOOD_REQUESTS = {"ok", "interrupted", "compaction"}
 
 
 def figures(store: SessionStore, cwd: Path | None) -> dict[str, int | float]:
-    """Sums over all sessions, or those of one folder. Input tokens are split into fresh and cached."""
+    """Sums over all sessions, or those of one folder with their subagents, wherever these work. Input tokens
+    are split into fresh and cached.
+    """
     rows = store.list_sessions(cwd)
+    if cwd is not None:
+        found = {row.id for row in rows}
+        rows += [row for row in store.list_sessions() if row.owner in found and row.id not in found]
     usage, cost_usd = Usage(), 0.0
     counts: Counter[str] = Counter()
     states: Counter[CallState] = Counter()

@@ -40,6 +40,7 @@ class Broadcast:
         self._session = session
         self._path = socket_path(home, session.id)
         self._server: asyncio.Server | None = None
+        self._inode = 0
         self._watchers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> bool:
@@ -52,6 +53,7 @@ class Broadcast:
             # The session's lock is held: what lies here was left by a process that is gone.
             self._path.unlink(missing_ok=True)
             self._server = await asyncio.start_unix_server(self._serve, self._path, limit=MAX_LINE_BYTES)
+            self._inode = self._path.stat().st_ino
         except OSError as error:
             log.warning("session %s cannot be watched: %s", self._session.id, error)
             return False
@@ -62,7 +64,10 @@ class Broadcast:
         server, self._server = self._server, None
         if server is None:
             return
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            # The lock may be free already, and the socket that of the next process.
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
         server.close()
         for writer in list(self._watchers):
             writer.close()

@@ -5,6 +5,8 @@ Its output lies in files; `k3agent resume ID` watches it.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -27,7 +29,7 @@ def detach(argv: Sequence[str], *, home: Path, environ: Mapping[str, str], sessi
         words = ["--session-id", found, *words]
     folder = home / "outputs" / found
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    answer, progress = folder / "run.out", folder / "run.log"
+    answer, progress = _new_files(folder)
     process = _start(words, environ, answer, progress)
     end = time.monotonic() + LOOK_S
     while process.poll() is None and time.monotonic() < end and not _has_begun(progress):
@@ -44,6 +46,17 @@ def detach(argv: Sequence[str], *, home: Path, environ: Mapping[str, str], sessi
         file=sys.stderr,
     )
     return 0
+
+
+def _new_files(folder: Path) -> tuple[Path, Path]:
+    """For answer and progress. Those of an earlier run of the session stay: it may be writing into them."""
+    for number in itertools.count(1):
+        name = "run" if number == 1 else f"run-{number}"
+        answer, progress = folder / f"{name}.out", folder / f"{name}.log"
+        with contextlib.suppress(FileExistsError):
+            answer.touch(mode=0o600, exist_ok=False)
+            return answer, progress
+    raise AssertionError
 
 
 def _start(

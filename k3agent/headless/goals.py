@@ -14,8 +14,9 @@ from k3agent.agent.session import Session
 from k3agent.config.settings import DEFAULT, Settings
 from k3agent.events import TurnEnded, TurnOutcome
 from k3agent.headless.inputs import UsageError
+from k3agent.store.records import TurnRow
 from k3agent.store.sessions import SessionStore
-from k3agent.types import Origin, SessionId
+from k3agent.types import Message, SessionId
 
 QUEUE = "queue"
 OPEN, ACTIVE, REACHED, GIVEN_UP = "open", "active", "reached", "given up"
@@ -25,6 +26,7 @@ MAX_TURNS = 300
 CHECK_RETRIES = 50
 # How often a turn that went in circles is followed by another one.
 MAX_FRESH_STARTS = 2
+HOW = "This is reached when these commands pass; k3agent runs them when you say that you are done:"
 FRESH_START = (
     "The goal is not reached yet. What you tried went in circles: {detail}\nLook again at what is there, and"
     " try another way.\n\nThe goal: {goal}"
@@ -33,8 +35,11 @@ FRESH_START = (
 
 @dataclass(slots=True, kw_only=True)
 class Goal:
+    """`after`: the session's last turn when work for it began; a later one with its text is its own."""
+
     text: str
     state: str = OPEN
+    after: int = 0
 
 
 def read_goals(texts: Sequence[str], file: Path | None) -> tuple[str, ...]:
@@ -87,19 +92,20 @@ class GoalQueue:
         """What an earlier run left."""
         store = SessionStore(self._home)
         try:
-            rows = store.tasks(self._id, QUEUE)
+            rows = store.task_rows(self._id, QUEUE)
         finally:
             store.close()
-        self.goals = [Goal(text=text, state=state) for text, state in rows]
+        self.goals = [
+            Goal(text=text, state=state, after=int(data.get("after", 0))) for _, text, state, data in rows
+        ]
         self._tell()
 
-    def is_last_turn_done(self) -> bool:
+    def last_turn(self) -> TurnRow | None:
         store = SessionStore(self._home)
         try:
-            last = store.last_turn(self._id)
+            return store.last_turn(self._id)
         finally:
             store.close()
-        return last is not None and last.outcome == TurnOutcome.SUCCESS
 
     def add(self, texts: Sequence[str]) -> None:
         self.goals += [Goal(text=text) for text in texts]
@@ -123,13 +129,13 @@ class GoalQueue:
 
     def prompt(self, goal: Goal, checks: Sequence[str]) -> str:
         commands = "\n".join(f"- `{command}`" for command in checks)
-        how = "This is reached when these commands pass; k3agent runs them when you say that you are done:"
-        return f"{goal.text}\n\n{how}\n{commands}"
+        return f"{goal.text}\n\n{HOW}\n{commands}"
 
     def _save(self) -> None:
         store = SessionStore(self._home)
         try:
-            store.set_tasks(self._id, QUEUE, [(goal.text, goal.state) for goal in self.goals])
+            rows = [(goal.text, goal.state, {"after": goal.after}) for goal in self.goals]
+            store.set_tasks(self._id, QUEUE, rows)
         finally:
             store.close()
         self._tell()
@@ -152,13 +158,13 @@ async def reach_all(
     ended: TurnEnded | None = None
     while (goal := queue.next()) is not None:
         say(f"goal {queue.goals.index(goal) + 1} of {len(queue.goals)}: {goal.text}")
-        is_begun = goal.state == ACTIVE and any(
-            message.origin is Origin.HUMAN and goal.text in message.text for message in session.messages
-        )
-        if is_begun and queue.is_last_turn_done():
+        last = queue.last_turn()
+        is_begun = goal.state == ACTIVE and last is not None and _is_for(goal, last, session.messages)
+        if is_begun and last is not None and last.outcome == TurnOutcome.SUCCESS:
             queue.note(goal, REACHED)
             continue
         if not is_begun:
+            goal.after = 0 if last is None else last.seq
             queue.note(goal, ACTIVE)
         ended = await turn(None if is_begun else queue.prompt(goal, checks))
         while ended.outcome in STUCK and session.error is None:
@@ -173,3 +179,10 @@ async def reach_all(
             return ended
         queue.note(goal, REACHED)
     return ended
+
+
+def _is_for(goal: Goal, turn: TurnRow, messages: Sequence[Message]) -> bool:
+    """Whether the turn worked for this goal: another's, or a prompt in between, says nothing of it."""
+    asked = next((message.text for message in messages if message.id == turn.message_id), "")
+    is_named = asked.startswith(f"{goal.text}\n\n{HOW}") or asked.endswith(f"The goal: {goal.text}")
+    return turn.seq > goal.after and is_named

@@ -437,7 +437,8 @@ class Snapshots:
                 for path, entry in base.tree.files.items()
             }
             text = json.dumps({"version": 1, "tree": base.tree_id, "files": files}, separators=(",", ":"))
-            draft = self.folder / f".known.{os.getpid()}"
+            # Subagents save the same folder from threads of the same process.
+            draft = self.folder / f".known.{os.getpid()}-{secrets.token_hex(3)}"
             with contextlib.suppress(OSError):
                 draft.write_text(text, encoding="utf-8")
                 draft.replace(self.folder / "known.json")

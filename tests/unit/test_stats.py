@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.agents import DONE, call, options, start, step
+from support.fleet import FleetClient, fan_out, item
 
 from k3agent.agent.session import Limits, Session
 from k3agent.events import AnyEvent, CallStarted, TurnOutcome
@@ -51,3 +52,15 @@ async def test_retries_restarts_and_words_into_a_turn(tmp_path: Path) -> None:
     store.close()
     assert found["model_calls_retried"] == 2 and found["restarts"] == 1
     assert found["human_corrections"] == 1 and found["turns"] == 1
+
+
+async def test_a_folder_pays_for_its_subagents(tmp_path: Path) -> None:
+    (tmp_path / "ws" / "sub").mkdir(parents=True)
+    client = FleetClient({"go": fan_out(item("look", folder="sub")), "look": [DONE]})
+    run = await start(tmp_path, client=client)
+    await run.session.submit("go")
+    await run.session.aclose()
+    store = SessionStore(tmp_path / "home")
+    here, everywhere = figures(store, tmp_path / "ws"), figures(store, None)
+    store.close()
+    assert here == everywhere and here["sessions"] == 2 and here["cost_usd"] > 0
