@@ -391,7 +391,8 @@ class Dispatcher:
     def _end(self, message: Message, call: ToolCall, ending: _Ending) -> None:
         """Mask, cut, judge for repetition, remember, tell."""
         bench = self._bench
-        left = bench.subagents.left(call.id) if ending.state is CallState.INTERRUPTED else ""
+        is_given_up = ending.state in (CallState.INTERRUPTED, CallState.FAILED)
+        left = bench.subagents.left(call.id) if is_given_up else ""
         text = bench.masker.reveal(bench.masker.mask(ending.text + left))
         result_digest = digest(text)
         state = ending.state

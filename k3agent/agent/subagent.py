@@ -129,7 +129,7 @@ class FanOut:
             self._tell(node)
         try:
             await self._work()
-        except asyncio.CancelledError:
+        except BaseException:
             self._leave(TaskState.INTERRUPTED)
             raise
         failure = self._client.failure
@@ -273,7 +273,8 @@ class FanOut:
         for task, node in running.items():
             if node.number in self._busy:
                 self._busy[node.number].interrupt(reason)
-            else:
+            elif not node.state.is_over:
+                # What is over is being brought back; that comes to its end.
                 task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
@@ -301,7 +302,7 @@ class FanOut:
             await self._run_child(node, folder, root)
             if copy is not None:
                 await self._fold_in(node, copy)
-        except K3AgentError as error:
+        except (K3AgentError, OSError) as error:
             node.state, node.detail = TaskState.FAILED, str(error)
         if node.state.is_over:
             self._keep(node)
@@ -354,11 +355,12 @@ class FanOut:
             self._purse.account(node, child.receipt)
             self._settle(node, child, folder, ended)
         finally:
-            self._busy.pop(node.number, None)
             for question in self._questions.pop(node.number, ()):
                 question.cancel()
             self._purse.close(node)
             await child.aclose()
+            # Only now: what is not busy may be cancelled, and would leave its session half closed.
+            self._busy.pop(node.number, None)
 
     def _options(self, node: TaskNode, folder: Path, root: Path, limits: Limits) -> SessionOptions:
         """`root`: what stands for the workspace: it may be read, and rules are relative to it."""

@@ -67,7 +67,7 @@ def load_todo(store: SessionStore, session_id: SessionId) -> list[JsonObject]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """What the user asked for, word by word, and beside it what the model made of it. `history`: earlier
-    wordings, {goal, criteria, by}.
+    wordings, {goal, criteria, changed_by}.
     """
 
     number: int
@@ -130,7 +130,7 @@ class TaskState(StrEnum):
 class TaskNode:
     """A task of the graph and the subagent that does it. `child` is that subagent's session, named before it
     is started; `after` are numbers of nodes. `base` and `place` belong to a worktree: the commit it started
-    from, and its folder. `evidence` is what shows the result: {message, files, command, exit_code}.
+    from, and its folder. `evidence` is what shows the result: {message, files, command}.
     """
 
     number: int

@@ -8,6 +8,7 @@ import pytest
 from support.agents import COMPACT, FULL, call, check_request, options, start, step
 from support.fleet import FleetClient, fan_out, item
 
+from k3agent.agent import subagent
 from k3agent.agent.session import Session
 from k3agent.agent.tasks import TaskGraph, TaskState
 from k3agent.events import CallProgressed, Noticed, TaskChanged, TaskMessageAdded, TurnOutcome
@@ -182,3 +183,45 @@ async def test_subagents_are_left_out_of_the_newest_session_and_deleted_with_the
     assert store.list_sessions() == []
     store.close()
     assert isinstance(run.session, Session)
+
+
+async def test_one_that_cannot_be_started_takes_no_answer_of_the_others_away(tmp_path: Path) -> None:
+    workspace(tmp_path)
+    client = FleetClient({"go": fan_out(item("look"), item("last", after=[1])), "look": LOOK})
+    run = await start(tmp_path, client=client)
+
+    async def block(name: str, position: int) -> None:
+        if (name, position) == ("look", 1):
+            last = TaskGraph(run.session._store, run.session.id).nodes()[1]
+            # Where its folder for outputs is to be.
+            (tmp_path / "home" / "outputs" / last.child).write_text("")
+
+    client.hook = block
+    assert (await run.session.submit("go")).outcome is TurnOutcome.SUCCESS
+    assert "a.py says x = 1." in run.results[0] and "last: not done: " in run.results[0], run.results[0]
+    states = [node.state for node in TaskGraph(run.session._store, run.session.id).nodes()]
+    assert states == [TaskState.DONE, TaskState.FAILED]
+    await run.session.aclose()
+
+
+async def test_a_crash_leaves_no_task_running_and_tells_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace(tmp_path)
+    client = FleetClient({"go": fan_out(item("look"), item("last", after=[1])), "look": LOOK})
+    run = await start(tmp_path, client=client)
+
+    def crash(*arguments: object, **more: object) -> str:
+        raise RuntimeError("no words")
+
+    prompt = subagent.FanOut._prompt
+    monkeypatch.setattr(
+        subagent.FanOut,
+        "_prompt",
+        lambda self, node, folder: (crash if node.title == "last" else prompt)(self, node, folder),
+    )
+    await run.session.submit("go")
+    assert "crashed" in run.results[0] and "a.py says x = 1." in run.results[0], run.results[0]
+    states = [node.state for node in TaskGraph(run.session._store, run.session.id).nodes()]
+    assert states == [TaskState.DONE, TaskState.INTERRUPTED]
+    await run.session.aclose()

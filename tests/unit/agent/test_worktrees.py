@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from k3agent.agent.options import TaskLimits
 from k3agent.agent.tasks import TaskGraph
 from k3agent.agent.worktrees import Worktree
 from k3agent.errors import ToolError
+from k3agent.events import TurnOutcome
 
 
 def git(folder: Path, *words: str) -> str:
@@ -290,3 +292,25 @@ async def test_a_rule_holds_for_what_comes_back_too(tmp_path: Path, ws: Path) ->
     assert not (ws / "key.txt").exists() and "not brought back" in run.results[0], run.results[0]
     await run.session.aclose()
     await asyncio.sleep(0)
+
+
+async def test_an_interrupt_lets_what_is_being_brought_back_come_to_its_end(
+    tmp_path: Path, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = [step(call("write", path="b.py", content="y\n")), step(text="b.py is there.")]
+    client = FleetClient({"go": fan_out(item("make", mode="write", worktree=True)), "make": write})
+    run = await start(tmp_path, client=client)
+    bring_back, loop = Worktree.bring_back, asyncio.get_running_loop()
+
+    def slowly(self: Worktree, *arguments: Any) -> tuple[str, ...]:
+        loop.call_soon_threadsafe(run.session.interrupt, "enough")
+        time.sleep(0.3)
+        return bring_back(self, *arguments)
+
+    monkeypatch.setattr(Worktree, "bring_back", slowly)
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.INTERRUPTED
+    node = TaskGraph(run.session._store, run.session.id).nodes()[0]
+    assert node.state.value == "done" and node.files == ("b.py",)
+    assert (ws / "b.py").read_text() == "y\n" and ": done" in run.results[0], run.results[0]
+    await run.session.aclose()
