@@ -37,6 +37,29 @@ SECRETS = (
     *(".s3cfg", ".pgpass", ".my.cnf", ".config/doctl", ".config/hub", ".cache/huggingface/token"),
     *(".bash_history", ".zsh_history", ".python_history", ".node_repl_history", ".psql_history"),
     *(".mozilla", ".thunderbird", ".config/google-chrome", ".config/chromium", ".config/BraveSoftware"),
+    *(
+        ".local/share/fish/fish_history",
+        ".mysql_history",
+        ".sqlite_history",
+        ".rediscli_history",
+        ".irb_history",
+    ),
+    *(
+        "snap/firefox",
+        "snap/chromium",
+        ".var/app",
+        ".config/microsoft-edge",
+        ".config/vivaldi",
+        ".config/opera",
+    ),
+    *(".claude.json", ".claude/.credentials.json", ".codex/auth.json", ".gemini/oauth_creds.json"),
+    *(
+        ".local/share/opencode/auth.json",
+        ".config/github-copilot",
+        ".config/heroku",
+        ".config/stripe",
+        ".fly",
+    ),
     *(".config/Signal", ".config/Slack", ".config/1Password", ".1password", ".config/sops", ".config/age"),
 )
 SYSTEM_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d")

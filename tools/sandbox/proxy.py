@@ -14,13 +14,20 @@ import socketserver
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 WEB_PORTS = (80, 443)
 MAX_HEAD_BYTES = 1 << 16
 MAX_CONNECTIONS = 64
 CONNECT_S, IDLE_S = 20.0, 300.0
+# So long a connection waits for a free place among MAX_CONNECTIONS; `close` may wait as long.
+PLACE_S = 2.0
 PIECE_BYTES = 1 << 16
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+# IPv6 that is translated to the IPv4 address at its end.
+V4_NETS = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+METADATA = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "192.0.0.192", "fd00:ec2::254")))
 HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 
@@ -66,19 +73,33 @@ def address_of(host: str, port: int, patterns: Sequence[str]) -> tuple[str, int]
     is_exact = any(not pattern.startswith("*") for pattern in fitting)
     for *_, place in found:
         address = ipaddress.ip_address(str(place[0]).partition("%")[0])
-        address = getattr(address, "ipv4_mapped", None) or address
-        is_own = (
-            address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
-        )
-        if str(address) == host or (not is_own and (is_exact or address.is_global)):
+        inner = _inner(address)
+        if str(address) == host or (not _is_own(inner) and (is_exact or inner.is_global)):
             return str(place[0]), port
     raise Refused(f"{host} leads to an address of this machine or of a private network")
 
 
-def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Of this machine or its link, where clouds keep their keys."""
+def _inner(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for, if it does, else itself."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    found = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
+    if not found and any(address in net for net in V4_NETS) and int(address) > 1:
+        found = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return found or address
+
+
+def _is_own(address: Address) -> bool:
+    """Of this machine or its link, or where clouds keep their keys."""
     kinds = (address.is_loopback, address.is_link_local, address.is_unspecified, address.is_multicast)
-    return any(kinds)
+    if any(kinds) or address in METADATA:
+        return True
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        # Only an address of this machine can be bound.
+        probe.bind((str(address), 0))
+        return True
+    return False
 
 
 class Proxy:
@@ -110,11 +131,25 @@ class Proxy:
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 2 * MAX_CONNECTIONS
 
     def __init__(self, path: str, proxy: Proxy) -> None:
         self.proxy = proxy
         self.free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__(path, _Connection)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Each one costs the agent a thread and open files, of which it has few."""
+        if self.free.acquire(timeout=PLACE_S):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A connection that breaks is the command's affair; nothing is printed into the agent's screen."""
@@ -126,21 +161,20 @@ class _Connection(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         assert isinstance(self.server, _Server)
         self._proxy = self.server.proxy
-        with self.server.free:
-            self.request.settimeout(CONNECT_S)
-            try:
-                head, rest = self._read_head()
-                method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
-                if method == "CONNECT":
-                    self._tunnel(target, rest)
-                else:
-                    self._forward(method, target, head, rest)
-            except Refused as error:
-                self._answer(403, str(error))
-            except (ValueError, UnicodeDecodeError):
-                self._answer(400, "the request is not understood")
-            except OSError as error:
-                self._answer(502, f"no connection: {error}")
+        self.request.settimeout(CONNECT_S)
+        try:
+            head, rest = self._read_head()
+            method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
+            if method == "CONNECT":
+                self._tunnel(target, rest)
+            else:
+                self._forward(method, target, head, rest)
+        except Refused as error:
+            self._answer(403, str(error))
+        except (ValueError, UnicodeDecodeError):
+            self._answer(400, "the request is not understood")
+        except OSError as error:
+            self._answer(502, f"no connection: {error}")
 
     def _read_head(self) -> tuple[bytes, bytes]:
         data = b""

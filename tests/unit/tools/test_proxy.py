@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from k3agent.tools.sandbox import proxy as proxy_module
 from k3agent.tools.sandbox.proxy import Proxy, Refused, address_of, check_pattern, fits
 
 
@@ -50,6 +51,15 @@ def test_patterns_are_checked() -> None:
         ("::ffff:169.254.169.254", "x.a.b", False),
         ("::1", "x.a.b", False),
         ("0.0.0.0", "x.a.b", False),
+        # the same in other clothes, and the addresses at which other clouds keep their keys
+        ("64:ff9b::a9fe:a9fe", "x.a.b", False),
+        ("2002:7f00:1::", "x.a.b", False),
+        ("::127.0.0.1", "x.a.b", False),
+        ("fd00:ec2::254", "x.a.b", False),
+        ("100.100.100.200", "x.a.b", False),
+        ("192.0.0.192", "*.a.b", False),
+        ("64:ff9b::5db8:d822", "*.a.b", True),
+        ("2606:2800:220:1::1", "*.a.b", True),
     ],
 )
 def test_where_names_may_lead(
@@ -61,6 +71,35 @@ def test_where_names_may_lead(
     else:
         with pytest.raises(Refused):
             address_of("x.a.b", 443, [pattern])
+
+
+def test_a_name_does_not_lead_to_another_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[tuple[str, int]] = []
+    monkeypatch.setattr(socket.socket, "bind", lambda _, place: bound.append(place))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", ("192.168.1.5", 443))])
+    with pytest.raises(Refused):
+        address_of("x.a.b", 443, ["x.a.b"])
+    assert bound == [("192.168.1.5", 0)]
+
+
+def test_many_connections_take_few_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(proxy_module, "PLACE_S", 0.01)
+    proxy = Proxy(["a.b"], tmp_path / "p")
+    proxy.start()
+    clients = [socket.socket(socket.AF_UNIX) for _ in range(12)]
+    try:
+        for client in clients:
+            client.settimeout(30)
+            client.connect(str(proxy.path))
+        # Those beyond the limit are closed; the first ones are still waited for.
+        assert [client.recv(1) for client in clients[3:]] == [b""] * 9
+        clients[0].sendall(b"CONNECT x.y:443 HTTP/1.1\r\n\r\n")
+        assert b" 403 " in clients[0].recv(65536)
+    finally:
+        for client in clients:
+            client.close()
+        proxy.close()
 
 
 @pytest.fixture
