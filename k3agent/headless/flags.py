@@ -8,6 +8,7 @@ import os
 import signal
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from k3agent.config.flags import add_folders_and_prompt, add_model_and_rules
@@ -84,6 +85,7 @@ def _add_session(parser: Parser) -> None:
     add("--fork-session", action="store_true", help="with --resume or --continue: as a new session")
     add("--session-id", type=_uuid, metavar="UUID", help="the id of the new session")
     add("--ephemeral", action="store_true", help="store nothing")
+    add("--at", type=_time, metavar="TIME", help="begin then: 22:30, or 2026-05-01T22:30")
     add("--detach", action="store_true", help="run in the background; k3agent resume ID watches it")
     add_folders_and_prompt(parser)
 
@@ -134,6 +136,7 @@ def run_command(argv: Sequence[str]) -> int:
         schema_file=args.json_schema,
         receipt_file=args.receipt,
         goals=_goals(parser, args),
+        start_at=args.at,
     )
     try:
         if key_problem is not None:
@@ -266,6 +269,12 @@ def _check_paths(parser: Parser, args: Namespace) -> None:
             parser.error(f"{flag} {file}: it is a folder; name a file.")
         if file is not None and not file.absolute().parent.is_dir():
             parser.error(f"{flag} {file}: its folder is not there.")
+
+
+def _time(text: str) -> datetime:
+    from k3agent.headless.schedule import parse_time  # lazy: brings asyncio
+
+    return parse_time(text)
 
 
 def _uuid(text: str) -> str:

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from k3agent.agent.live import Broadcast
@@ -44,6 +45,7 @@ from k3agent.headless.output import PipeWriter, write_answer_file
 from k3agent.headless.progress import Progress
 from k3agent.headless.receipts import RunReceipt
 from k3agent.headless.report import report
+from k3agent.headless.schedule import wait_until
 from k3agent.providers.base import ModelClient
 from k3agent.providers.registry import choose_client
 from k3agent.types import ImagePart, JsonObject, Role
@@ -86,6 +88,7 @@ class RunOptions:
     schema_file: Path | None = None
     receipt_file: Path | None = None
     goals: tuple[str, ...] = ()
+    start_at: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -169,6 +172,9 @@ class HeadlessRun:
         prompts = None if options.input_format == "stream-json" else [text async for text in self._prompts()]
         if prompts == [] and not options.goals:
             raise UsageError("no prompt: give one, or `-` to read it from standard input")
+        if options.start_at is not None:
+            await wait_until(options.start_at, self.progress.line)
+            self.started_at = time.monotonic()
         if options.receipt_file is not None:
             self.paper = await asyncio.to_thread(RunReceipt, options.receipt_file, options.cwd)
         self.client = choose_client(options.settings, options.environ, options.home, self.progress.line)

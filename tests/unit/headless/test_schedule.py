@@ -1,0 +1,45 @@
+"""`--at`: what is a time, and that the work waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import ArgumentTypeError
+from datetime import datetime, timedelta
+
+import pytest
+
+from k3agent.headless.flags import run_parser
+from k3agent.headless.schedule import parse_time, wait_until
+
+NOW = datetime(2026, 5, 1, 21, 0).astimezone()
+
+
+@pytest.mark.parametrize(
+    ("text", "day", "hour", "minute"),
+    [("22:30", 1, 22, 30), ("21:00", 2, 21, 0), ("06:05", 2, 6, 5), ("2026-05-03T04:00", 3, 4, 0)],
+)
+def test_times(text: str, day: int, hour: int, minute: int) -> None:
+    found = parse_time(text, NOW)
+    assert (found.day, found.hour, found.minute) == (day, hour, minute)
+    assert found.tzinfo is not None and found > NOW
+
+
+@pytest.mark.parametrize("text", ["", "tonight", "25:00", "22", "2026-05-01T20:59", "2026-13-01T00:00"])
+def test_what_is_no_time_or_has_passed(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"no time|has passed"):
+        parse_time(text, NOW)
+
+
+def test_the_flag_names_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_parser().parse(["hi", "--at", "soon"])
+    assert "write 22:30" in capsys.readouterr().err
+
+
+async def test_it_waits_and_tells_so() -> None:
+    told: list[str] = []
+    start = datetime.now().astimezone() + timedelta(seconds=0.3)
+    await wait_until(start, told.append)
+    assert datetime.now().astimezone() >= start and told[0].startswith("waiting until ")
+    await asyncio.wait_for(wait_until(start, told.append), 5)
+    assert len(told) == 1, "a time that has come is not waited for"
