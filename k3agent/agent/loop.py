@@ -6,7 +6,7 @@ rows, so a turn that was killed anywhere goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -316,6 +316,15 @@ class TurnLoop:
                 }
             )
         return [result for result in results if result is not None and not result.has_passed]
+
+
+def reports_only(messages: Sequence[Message]) -> bool:
+    """Whether the last answer is the closing one of a turn that was stopped, and not its good end."""
+    if not messages or messages[-1].role is not Role.ASSISTANT or messages[-1].calls:
+        return False
+    asked = messages[-2] if len(messages) > 1 else messages[-1]
+    is_stopped = asked.origin is Origin.HARNESS and asked.text.startswith(STOPPED)
+    return is_stopped or messages[-1].text.lstrip().startswith(UNFINISHED)
 
 
 def _has_lost_a_call(message: Message) -> bool:

@@ -19,7 +19,7 @@ from k3agent.agent.compaction import Compactor, CompactorParts
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
-from k3agent.agent.loop import TurnParts
+from k3agent.agent.loop import TurnParts, reports_only
 from k3agent.agent.masking import Masker, start_sweep
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions, Territory
@@ -327,12 +327,14 @@ class Session:
         if last is None or last.outcome == TurnOutcome.SUCCESS or (last.outcome is not None and not reopen):
             return None
         transcript = self._transcript
+        leaf = transcript.leaf
+        # Calls without results: subagents that waited for their endpoint go on.
+        is_answer = leaf is not None and leaf.role is Role.ASSISTANT and not leaf.calls
+        if is_answer and (last.outcome is not None or reports_only(transcript.messages)):
+            # Before the turn is opened: a kill in between would leave an answer that looks like its good end.
+            transcript.add(transcript.harness(GO_ON))
         if last.outcome is not None:
             self._store.reopen_turn(self.id, last.seq)
-            leaf = transcript.leaf
-            # Calls without results: subagents that waited for their endpoint go on.
-            if leaf is not None and leaf.role is Role.ASSISTANT and not leaf.calls:
-                transcript.add(transcript.harness(GO_ON))
         if self._store.draft(self.id) is not None:
             self._store.drop_draft(self.id)
             text = "An answer that was not finished when k3agent was stopped is left out."

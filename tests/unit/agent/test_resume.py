@@ -16,7 +16,7 @@ from support.agents import ReplayClient, call, check_prefixes, options, step, st
 from support.killing import Killed, Killer, abandon
 
 from k3agent.agent.resume import UNKNOWN, is_settled
-from k3agent.agent.session import Session
+from k3agent.agent.session import Limits, Session
 from k3agent.events import MessageAdded, TurnEnded, TurnOutcome
 from k3agent.store import database, snapshotrows
 from k3agent.store.sessions import SessionStore
@@ -345,3 +345,32 @@ async def test_going_on_in_another_folder_is_said(tmp_path: Path) -> None:
     store = SessionStore(tmp_path / "home")
     assert [row.id for row in store.list_sessions(link)] == [forked.id]
     store.close()
+
+
+async def closed(root: Path, answers: list[Any], limits: Limits) -> tuple[Session, TurnOutcome]:
+    """Killed after the closing answer was stored, and before the end of its turn was."""
+    (root / "ws").mkdir()
+    session = await Session.create(options(root, ReplayClient(answers), limits=limits))
+    end = await session.submit("go")
+    session._store.reopen_turn(session.id, 1)
+    await session.aclose()
+    later = ReplayClient([step(text="Whole.")] * 40)
+    again = await Session.resume(session.id, options(root, later))
+    went_on = await again.continue_turn()
+    assert went_on is not None and went_on.outcome is TurnOutcome.SUCCESS
+    await again.aclose()
+    return again, end.outcome
+
+
+async def test_a_report_of_what_is_left_is_no_good_end_after_a_kill(tmp_path: Path) -> None:
+    look, half = step(call("glob", pattern="*")), step(text="UNFINISHED: half of it.")
+    again, outcome = await closed(tmp_path, [look, half], Limits(max_turns=2))
+    assert outcome is TurnOutcome.MAX_TURNS
+    assert [message.text for message in again.messages][-3::2] == ["UNFINISHED: half of it.", "Whole."]
+
+
+async def test_a_turn_stopped_in_circles_is_no_good_end_after_a_kill(tmp_path: Path) -> None:
+    looks = [step(call("glob", pattern="*"))] * 8
+    again, outcome = await closed(tmp_path, [*looks, step(text="I tried.")], Limits())
+    assert outcome is TurnOutcome.EXECUTION
+    assert [message.text for message in again.messages][-3::2] == ["I tried.", "Whole."]
