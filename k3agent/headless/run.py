@@ -130,9 +130,8 @@ class HeadlessRun:
             cause = "standard output was closed"
             if self.signum is not None:
                 cause = f"signal {signal.Signals(self.signum).name}"
-            return self._ended(
-                TurnOutcome.INTERRUPTED, self._interrupt_code(), f"{cause} before the work began"
-            )
+            when = "between two turns" if self.words else "before the work began"
+            return self._ended(TurnOutcome.INTERRUPTED, self._interrupt_code(), f"{cause} {when}")
         except K3AgentError as error:
             code = ExitCode.USAGE if isinstance(error, UsageError) else code_of_error(error)
             return self._ended(outcome_of_error(error), code, str(error))
@@ -224,6 +223,9 @@ class HeadlessRun:
         )
 
     async def _turn(self, session: Session, text: str | None, images: list[ImagePart]) -> TurnEnded:
+        if self.signum is not None or self.is_reader_gone:
+            # It came when the turn before was over and still being put away.
+            raise asyncio.CancelledError
         self.words = ""
         self._is_in_turn = True
         try:
