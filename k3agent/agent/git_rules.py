@@ -33,7 +33,14 @@ PLAIN_OPTIONS = _words(
     --noglob-pathspecs --icase-pathspecs
     """
 )
-WRITING_OPTIONS = ("--output", "--output-directory", "--open-files-in-pager", "--ext-diff", "--textconv")
+WRITING_OPTIONS = (
+    "--output",
+    "--output-directory",
+    "--open-files-in-pager",
+    "--ext-diff",
+    "--textconv",
+    "--filters",
+)
 LOST = "it throws away uncommitted work"
 GONE = "it makes lost commits unrecoverable"
 REWRITES = "it overwrites or deletes what others may have"
@@ -80,7 +87,7 @@ def danger(simple: SimpleCommand, names_file: Callable[[list[str]], bool]) -> st
         return LOST
     if sub == "branch" and _has(texts, ("-d", "--delete")) and _has(texts, ("-f", "--force")):
         return "it deletes a branch that may not be merged"
-    if sub == "grep" and any(text.startswith("-O") for text in texts):
+    if sub == "grep" and any(re.match(r"-[a-zA-Z]*O", text) for text in texts):
         return "it runs a program that was not looked at"
     if sub == "config" and not is_reading(simple) and any(RUNNING_KEYS.match(text) for text in texts):
         return "git runs what this setting says"
@@ -127,7 +134,9 @@ def is_reading(simple: SimpleCommand) -> bool:
     if options or sub is None:
         return False
     texts = [word or "" for word in words]
-    if any(text.startswith("-O") or _is_option(text, name) for text in texts for name in WRITING_OPTIONS):
+    if any(
+        re.match(r"-[a-zA-Z]*O", text) or _is_option(text, name) for text in texts for name in WRITING_OPTIONS
+    ):
         return False
     if sub in READERS:
         return True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from k3agent.agent.shell_syntax import SimpleCommand, Word
 
@@ -23,6 +25,14 @@ _ELSEWHERE = r"\s*(/|~|\.\./)"
 SED_WRITES = re.compile(r"(?:^|[;{}\n\d$/|,#gpIM!])\s*[wW]" + _ELSEWHERE)
 SED_RUNS = re.compile(r"(?:^|[;{\n])\s*(?:\d+|\$|/[^/]*/)?(?:,(?:\d+|\$|/[^/]*/))?\s*e(?:\s|$)")
 SED_SUBSTITUTE_RUNS = re.compile(r"(?:^|[;{}\n\d$/])\s*s([/|,#@!])(?:(?!\1).)*\1(?:(?!\1).)*\1[gpIiMm\d]*e")
+_SED_PLACE = r"(?:\d+|\$|/(?:[^/\\\n]|\\.)*/I?)"
+SED_PLAIN = re.compile(
+    rf"\s*(?:{_SED_PLACE}(?:,{_SED_PLACE})?)?\s*!?\s*"
+    r"(?:s([/|,#@!:])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpIi\d]*|[dp])\s*"
+)
+SED_OPTION = re.compile(
+    r"-[nErsz]*(i[.\w~]*)?|-e|--(expression|regexp-extended|quiet|silent|posix|in-place(=[.\w~]*)?)?"
+)
 SED_PRINT = re.compile(r"\d+(,(\d+|\$))?p")
 LOOPBACK = re.compile(r"(https?://)?(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/.*)?")
 # Programs that look, but have options with which they write or run something.
@@ -113,6 +123,35 @@ def sed_only_prints(words: Sequence[Word]) -> bool:
     )
 
 
+def sed_only_edits(words: Sequence[Word]) -> bool:
+    """`sed -i s/a/b/ FILE...`: all options are known, and the scripts only replace, delete and print."""
+    scripts: list[str] = []
+    operands: list[str] = []
+    before = ""
+    for word in words:
+        if word is None:
+            return False
+        if before in ("-e", "--expression"):
+            scripts.append(word)
+        elif not word.startswith("-"):
+            operands.append(word)
+        elif not SED_OPTION.fullmatch(word):
+            return False
+        before = word if before not in ("-e", "--expression") else ""
+    return all(map(_is_plain_script, scripts or operands[:1]))
+
+
+def _is_plain_script(script: str) -> bool:
+    at = 0
+    while found := SED_PLAIN.match(script, at):
+        at = found.end() + 1
+        if at > len(script):
+            return True
+        if script[at - 1] not in ";\n":
+            return False
+    return False
+
+
 def find_changes(words: Sequence[Word], readers: Collection[str]) -> bool:
     """Whether `find -exec` runs something on what it finds that is not known only to look."""
     runs = ("-exec", "-execdir", "-ok", "-okdir")
@@ -130,6 +169,27 @@ def find_removes(words: Sequence[Word]) -> bool:
 def may_be_option(words: Sequence[Word]) -> bool:
     """Whether a word that is known only at run time could be an option."""
     return None in (words[: words.index("--")] if "--" in words else words)
+
+
+def landings(paths: Collection[Path]) -> list[Path]:
+    """Where files may come to lie that are copied or moved into the folders among `paths`."""
+    found: list[Path] = []
+    folders = [path for path in paths if path.is_dir()]
+    for path in paths:
+        names = [path.name]
+        with contextlib.suppress(OSError):
+            # `cp -r FROM/. TO` copies what is inside.
+            names += [inner.name for inner in path.iterdir() if inner.name.startswith(".")]
+        found += [folder / name for folder in folders if folder != path for name in names]
+    return found
+
+
+def has_extra_operand(program: str, words: Sequence[Word]) -> bool:
+    """`uniq FROM TO` writes a file, `date 01010000` the clock."""
+    if program == "uniq":
+        return num_operands(words, "-f", "-s", "-w") > 1
+    values = ("-d", "-r", "-f", "--date", "--reference", "--file")
+    return num_operands(words, *values) > sum(word is not None and word[:1] == "+" for word in words)
 
 
 def num_operands(words: Sequence[Word], *with_value: str) -> int:

@@ -203,8 +203,8 @@ class Judge:
             return True  # what it runs is judged as a command of its own
         if program == "sed":
             return program_rules.sed_only_prints(words)
-        if program == "uniq":
-            return program_rules.num_operands(words, "-f", "-s", "-w") < 2
+        if program in ("uniq", "date") and program_rules.has_extra_operand(program, words):
+            return False
         if any(
             program_rules.is_option(word, name)
             for word in words
@@ -343,7 +343,10 @@ class Judge:
             return self._walled(f"`{_short(simple.text)}` names {beyond}, which is outside the workspace")
         if program not in WRITERS:
             return None
-        for path in self._paths(simple):
+        paths = list(self._paths(simple))
+        if program in ("cp", "mv", "rsync", "ln", "install"):
+            paths += program_rules.landings(paths)
+        for path in paths:
             protected = self._keeps_out(path)
             if protected is not None:
                 return Verdict(action=Action.ASK, reason=protected, by="protection")
@@ -389,7 +392,8 @@ class Judge:
         return None
 
     def _write_by_mode(self, simple: SimpleCommand, program: str) -> Verdict | None:
-        if self._mode is Mode.ACCEPT_EDITS and program in ("mkdir", "touch", "mv", "cp", "sed"):
+        is_edit = program != "sed" or program_rules.sed_only_edits(simple.words[1:])
+        if self._mode is Mode.ACCEPT_EDITS and is_edit and program in ("mkdir", "touch", "mv", "cp", "sed"):
             return _allow("changing files inside the workspace")
         return None
 

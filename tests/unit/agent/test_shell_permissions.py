@@ -341,6 +341,9 @@ NOT_LOOKING = [
     "bash --rcfile ./evil -ic ls",
     "bash -norc ls",
     "fish -c ls -C 'touch x'",
+    "git grep -nO./evil x",
+    "git cat-file --filters HEAD:a.py",
+    "date 010100002000",
     # variables that lead programs to other settings
     "HOME=$PWD/evil; git status",
     "for HOME in evil; do git status; done",
@@ -377,12 +380,38 @@ def test_what_only_seems_to_look_is_asked_about(judge: Judge, command: str) -> N
         "bash -lc 'ls | sort -t: -k2,2n'",
         'sed -n 1,20p -- "$X"',
         "date -Iseconds",
+        "date -d 20240101 +%s",
         "ls 2>&1 >&-",
         "FOO=1; for f in a b; do cat $f; done",
     ],
 )
 def test_looking_in_other_words_is_still_looking(judge: Judge, command: str) -> None:
     assert judge.shell(command, "default") is Action.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("command", "action"),
+    [
+        ("sed -i 's/a/b/g' a.py", Action.ALLOW),
+        ("sed -i.bak -E '1,$s|a/b|c\\|d|2;/foo/d' a.py", Action.ALLOW),
+        ("sed -i -e 's/a/b/' -e '3d' a.py", Action.ALLOW),
+        ("cp a.py sub", Action.ALLOW),
+        ("sed -f x.sed a.py", Action.ASK),
+        ("sed $X a.py", Action.ASK),
+        ("sed -e'1e touch y' a.py", Action.ASK),
+        ("sed --expression='1e touch y' a.py", Action.ASK),
+        ("sed -i '1~2e touch y' a.py", Action.ASK),
+        ("sed -i '1!e touch y' a.py", Action.ASK),
+        ("sed -i '\\,x,e touch y' a.py", Action.ASK),
+        ("sed -i 's/a/b/;e touch y' a.py", Action.ASK),
+        ("mv sub/.envrc .", Action.ASK),
+        ("cp -t . sub/.vscode", Action.ASK),
+        ("cp -r sub/. .", Action.ASK),
+    ],
+)
+def test_accept_edits_takes_edits_only(judge: Judge, command: str, action: Action) -> None:
+    (judge.cwd / "sub" / ".vscode").mkdir(parents=True, exist_ok=True)
+    assert judge.shell(command, "accept-edits") is action
 
 
 @pytest.mark.parametrize("command", HIDDEN)
