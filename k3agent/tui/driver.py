@@ -256,6 +256,11 @@ class Driver:
     # --- the end ---
 
     async def _end_session(self) -> None:
+        if self.is_going_on and self._task is not None:
+            # A session that is being taken over would come up beside the next one.
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
         session, self.session, self.own = self.session, None, None
         if session is None:
             return

@@ -18,6 +18,7 @@ from support.screens import running
 
 from k3agent.agent import live, sockets
 from k3agent.agent.live import Broadcast
+from k3agent.agent.session import Session
 from k3agent.agent.watched import WatchedSession
 from k3agent.events import CallStarted, TurnOutcome
 from k3agent.providers.scripted import Step
@@ -108,6 +109,33 @@ async def test_it_is_interrupted(tmp_path: Path) -> None:
         await ui.until("interrupted")
         await ui.submit("next")
         await ui.until("⏎ next: next")
+
+
+async def test_another_session_is_opened_while_it_is_being_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Slow()
+    async with owned(tmp_path, client) as owner:
+        session_id, begun = owner.session.id, asyncio.Event()
+        async with running(tmp_path, client=ReplayClient(), resume_id=session_id) as ui:
+            await ui.until("Another process runs this session")
+            driver, resume = ui.chat.driver, Session.resume
+
+            async def slowly(found: str, options: Any) -> Session:
+                begun.set()
+                await asyncio.sleep(0.3)
+                return await resume(found, options)
+
+            monkeypatch.setattr(Session, "resume", slowly)
+            await owner.leave()
+            await asyncio.wait_for(begun.wait(), 30)
+            await driver.switch(None)
+            await asyncio.sleep(0.6)
+            assert driver.session is not None and driver.session.id != session_id
+            # Nobody holds the one that was given up.
+            monkeypatch.undo()
+            again = await resume(session_id, driver._session_options(driver.client))
+            await again.aclose()
 
 
 async def test_leaving_leaves_it_alone(tmp_path: Path) -> None:
