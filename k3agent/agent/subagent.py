@@ -65,6 +65,7 @@ class Child(Protocol):
     def answer(
         self, call_id: str, decision: Decision, *, arguments: str | None = None, reason: str = ""
     ) -> None: ...
+    def reply(self, call_id: str, text: str) -> None: ...
     async def aclose(self) -> None: ...
 
 
@@ -467,8 +468,13 @@ class FanOut:
         """A subagent's question goes to whoever answers the session that started it."""
         summary = f"{node.title}: {event.summary}"
         call_id = f"{child.id}/{event.call_id}"
+        approvals = self._parts.approvals
         try:
-            answer = await self._parts.approvals.ask(call_id, event.tool, summary, event.reason)
+            if event.tool == "ask":
+                options = tuple(event.reason.splitlines())
+                child.reply(event.call_id, await approvals.question(call_id, summary, options))
+                return
+            answer = await approvals.ask(call_id, event.tool, summary, event.reason)
         except asyncio.CancelledError:
             # Its turn has ended: whoever was asked need not answer any more.
             self._parts.emitter.emit(

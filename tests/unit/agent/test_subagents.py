@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,15 @@ from support.fleet import FleetClient, fan_out, item
 from k3agent.agent import subagent
 from k3agent.agent.session import Session
 from k3agent.agent.tasks import TaskGraph, TaskState
-from k3agent.events import CallProgressed, Noticed, TaskChanged, TaskMessageAdded, TurnOutcome
+from k3agent.events import (
+    AnyEvent,
+    ApprovalAsked,
+    CallProgressed,
+    Noticed,
+    TaskChanged,
+    TaskMessageAdded,
+    TurnOutcome,
+)
 
 LOOK = [step(call("read", path="a.py")), step(text="a.py says x = 1.")]
 
@@ -224,4 +233,29 @@ async def test_a_crash_leaves_no_task_running_and_tells_what_is_done(
     assert "crashed" in run.results[0] and "a.py says x = 1." in run.results[0], run.results[0]
     states = [node.state for node in TaskGraph(run.session._store, run.session.id).nodes()]
     assert states == [TaskState.DONE, TaskState.INTERRUPTED]
+    await run.session.aclose()
+
+
+async def test_a_subagent_that_wants_another_goal_gets_the_users_words(tmp_path: Path) -> None:
+    workspace(tmp_path)
+    steps = [{"text": "look", "status": "active"}]
+    turns = [
+        step(call("todo", items=steps, goal="Read it all.")),
+        step(call("todo", items=steps, goal="Read a part.")),
+        step(text="Read."),
+    ]
+    client = FleetClient({"go": fan_out(item("look")), "look": turns})
+    run = await start(tmp_path, client=client, is_interactive=True)
+
+    def say_no(event: AnyEvent) -> None:
+        if isinstance(event, ApprovalAsked):
+            assert event.tool == "ask" and "look: The model wants to change" in event.summary
+            asyncio.get_running_loop().call_soon(run.session.reply, event.call_id, "no, all of it")
+
+    run.session.subscribe(say_no)
+    end = await asyncio.wait_for(run.session.submit("go"), 60)
+    assert end.outcome is TurnOutcome.SUCCESS
+    child = TaskGraph(run.session._store, run.session.id).nodes()[0].child
+    results = [result.text for item in run.session._store.messages(child) for result in item.results]
+    assert "the user does not want that: no, all of it" in results[1]
     await run.session.aclose()
