@@ -19,15 +19,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from k3agent.agent.live import Broadcast
 from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.session import Session
-from k3agent.config.settings import Settings
 from k3agent.errors import ConfigError, K3AgentError, StoreError
 from k3agent.events import AnyEvent, MessageAdded, TurnEnded, TurnOutcome
 from k3agent.headless.exitcodes import BY_SIGNAL, ExitCode, code_of_error, code_of_turn, outcome_of_error
@@ -45,6 +43,7 @@ from k3agent.headless.output import PipeWriter, write_answer_file
 from k3agent.headless.progress import Progress
 from k3agent.headless.receipts import RunReceipt
 from k3agent.headless.report import report
+from k3agent.headless.runoptions import RunOptions
 from k3agent.headless.schedule import wait_until
 from k3agent.providers.base import ModelClient
 from k3agent.providers.registry import choose_client
@@ -61,34 +60,6 @@ _TICK_S = 1.0
 _MAX_SCHEMA_REPAIRS = 2
 # A second signal after this long ends the process at once.
 _INSISTING_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """A run as the command line gives it; `settings` holds what may also come from files."""
-
-    settings: Settings
-    environ: Mapping[str, str]
-    home: Path
-    cwd: Path
-    prompt: str | None = None
-    with_stdin: bool = False
-    output_format: str = "text"
-    input_format: str = "text"
-    is_partial: bool = False
-    resume_id: str | None = None
-    continues_newest: bool = False
-    forks: bool = False
-    session_id: str | None = None
-    is_ephemeral: bool = False
-    images: tuple[Path, ...] = ()
-    extra_dirs: tuple[Path, ...] = ()
-    answer_file: Path | None = None
-    early_signals: Sequence[int] = ()
-    schema_file: Path | None = None
-    receipt_file: Path | None = None
-    goals: tuple[str, ...] = ()
-    start_at: datetime | None = None
 
 
 @dataclass(slots=True)

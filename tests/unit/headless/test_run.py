@@ -15,6 +15,7 @@ from k3agent.headless import run as headless
 from k3agent.headless.formats import TextFormat
 from k3agent.headless.output import PipeWriter
 from k3agent.headless.progress import Progress
+from k3agent.headless.runoptions import RunOptions
 
 
 class Signalling(TextFormat):
@@ -34,7 +35,7 @@ async def test_a_signal_while_a_turn_is_put_away_ends_the_run_before_the_next(
     client = ReplayClient([DONE, DONE])
     monkeypatch.setattr(headless, "choose_client", lambda *_: client)
     monkeypatch.setattr(headless.HeadlessRun, "_listen_to_signals", lambda self: None)
-    options = headless.RunOptions(
+    options = RunOptions(
         settings=Settings(checks_commands=("true",), sandbox="off"),
         environ={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
         home=tmp_path / "home",
