@@ -162,6 +162,9 @@ class Territory:
         self._walls = walls
         self.roots = (cwd, *(folder.resolve() for folder in extra_dirs))
         self._data = home.resolve()
+        # A folder of the workspace may be the root of a subagent, and what is protected there stays so.
+        around = () if cwd.is_relative_to(self._data) else walls
+        self._marked = tuple(dict.fromkeys((*self.roots, *around, self.rules_root)))
         self._checked = checked
         self._readable = tuple(folder.resolve() for folder in readable)
         user_home = environ.get("HOME")
@@ -198,7 +201,7 @@ class Territory:
         if is_write:
             if path in self._checked:
                 return f"{path} is part of a check, which may not be changed to pass it (checks.protect)"
-            for root in self.roots:
+            for root in self._marked:
                 if path.is_relative_to(root):
                     for name in path.relative_to(root).parts:
                         # Some file systems take `.GIT` for `.git`.
@@ -212,15 +215,19 @@ class Territory:
             return None
         return f"{self.shown(path)} is a file for secrets; only the user, or a rule for it, may allow that"
 
-    def runs_later(self, path: Path) -> str | None:
-        """Why writing there is asked about unless a rule allows it, or None."""
+    def runs_later(self, path: Path, *, is_all: bool = False) -> str | None:
+        """Why writing there is asked about unless a rule allows it, or None. `is_all`: there and below."""
         from k3agent.tools.sandbox.policy import PROTECTED  # lazy: tools bring pydantic, 0.1 s
 
-        for root in self.roots:
+        for root in self._marked:
             if path.is_relative_to(root):
                 inner = str(path.relative_to(root)).casefold()
                 for name in map(str.casefold, PROTECTED):
-                    if inner == name or inner.startswith(name + "/"):
+                    if (
+                        inner == name
+                        or inner.startswith(name + "/")
+                        or (is_all and name.startswith(inner + "/"))
+                    ):
                         return f"{path} can make programs run later, outside of the sandbox"
         return None
 

@@ -134,8 +134,14 @@ def _walk(node: Any, found: ParsedCommand, feeders: tuple[str, ...]) -> None:
         name = node.child_by_field_name("name" if kind == "variable_assignment" else "variable")
         if name is not None:
             found.assigned.add(name.text.decode())
-    elif kind == "expansion" and any(child.type in ("=", ":=") for child in node.children):
-        found.assigned |= {child.text.decode() for child in node.children if child.type == "variable_name"}
+    elif kind == "unset_command" or (
+        kind == "expansion" and any(child.type in ("=", ":=") for child in node.children)
+    ):
+        # Without a PATH the shell takes what is in the folder.
+        names = [
+            child for child in node.named_children if kind != "expansion" or child.type == "variable_name"
+        ]
+        found.assigned |= {_word(child) or child.text.decode() for child in names}
     elif kind == "file_redirect":
         # Only those that hang below no statement come here: a function's, which are in force at each call.
         found.redirects.append(_redirect(node))

@@ -217,6 +217,11 @@ class FanOut:
             raise ToolError(f"{brief.title}: the folder {brief.folder} is outside the workspace.")
         if brief.has_worktree and not path.is_relative_to(self._root):
             raise ToolError(f"{brief.title}: {brief.folder} is outside the repository of the workspace.")
+        territory = self._parts.permissions.territory
+        # What is protected by its name would not be so for one whose workspace it is.
+        refusal = territory.protected(path, is_write=True) or territory.runs_later(path, is_all=True)
+        if refusal:
+            raise ToolError(f"{brief.title}: {refusal}. Name a folder of the sources.")
         if not path.is_dir():
             raise ToolError(f"{brief.title}: {brief.folder} is no folder. Make it first, or name another.")
         return path

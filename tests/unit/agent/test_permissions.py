@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.judge import Judge
 
-from k3agent.agent.permissions import Action, Rule, Territory
+from k3agent.agent.permissions import Action, Permissions, Rule, Territory
 from k3agent.errors import ConfigError
 from k3agent.tools.base import Access
 
@@ -161,6 +161,16 @@ def test_rules_that_make_no_sense_are_refused(text: str) -> None:
 def test_unknown_modes_are_refused(judge: Judge) -> None:
     with pytest.raises(ConfigError, match="accept-edits"):
         judge.permissions("yolo")
+
+
+@pytest.mark.parametrize("path", [".git/hooks/x", ".k3agent/config.toml", ".github/workflows/x.yml"])
+def test_what_is_protected_stays_so_for_a_subagent_below(judge: Judge, path: str) -> None:
+    for folder in (judge.cwd / path).parents[: path.count("/")]:
+        territory = Territory(
+            cwd=folder, extra_dirs=(), home=judge.root / "data", environ={}, readable=(), walls=(judge.cwd,)
+        )
+        permissions = Permissions(mode="auto", allow=(), deny=(), territory=territory)
+        assert permissions.judge("write", Access(writes=(judge.cwd / path,))).action is Action.DENY
 
 
 def test_links_out_of_the_workspace_are_outside(judge: Judge) -> None:

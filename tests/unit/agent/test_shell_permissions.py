@@ -350,6 +350,8 @@ NOT_LOOKING = [
     "read HOME <<< evil; git status",
     "for PATH in .; do ls; done",
     ": ${PATH:=.}; ls",
+    "unset PATH; ls",
+    "unset -v 'PATH' X; ls",
     "export GIT_CONFIG_PARAMETERS=x; git status",
     "export RIPGREP_CONFIG_PATH=x; rg y",
     # where it writes, and reads

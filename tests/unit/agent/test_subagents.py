@@ -144,6 +144,19 @@ async def test_a_subagent_writes_in_its_folder_only(
     await run.session.aclose()
 
 
+@pytest.mark.parametrize("folder", [".git", ".git/hooks", ".github", ".vscode", ".k3agent"])
+async def test_no_subagent_works_in_a_protected_folder(tmp_path: Path, folder: str) -> None:
+    ws = workspace(tmp_path)
+    (ws / folder).mkdir(parents=True, exist_ok=True)
+    tries = [step(call("write", path="new", content="y\n")), step(call("shell", command="echo y > new"))]
+    client = FleetClient({"go": fan_out(item("try", mode="write", folder=folder)), "try": tries})
+    run = await start(tmp_path, client=client)
+    await run.session.submit("go")
+    assert not (ws / folder / "new").exists()
+    assert not TaskGraph(run.session._store, run.session.id).nodes()
+    await run.session.aclose()
+
+
 async def test_deny_rules_mean_the_same_place_in_a_subagents_folder(tmp_path: Path) -> None:
     ws = workspace(tmp_path)
     tries = [step(call("write", path="key.txt", content="y\n")), step(text="Refused.")]
