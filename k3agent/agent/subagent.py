@@ -12,9 +12,10 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from k3agent.agent.approvals import Approvals
+from k3agent.agent.child import Child, Questions
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.fanout import SharedClient, project
 from k3agent.agent.options import Limits, Receipt, SessionOptions, Subtask
@@ -27,11 +28,9 @@ from k3agent.agent.worktrees import Worktree
 from k3agent.errors import K3AgentError, ProviderError, ToolError
 from k3agent.events import (
     AnyEvent,
-    ApprovalAnswered,
     ApprovalAsked,
     CallProgressed,
     CallProposed,
-    Decision,
     MessageAdded,
     Noticed,
     TaskChanged,
@@ -42,31 +41,12 @@ from k3agent.events import (
 )
 from k3agent.prompts.loader import render
 from k3agent.store.sessions import SessionStore
-from k3agent.types import Message, Role, SessionId, TaskBrief, TaskReport
+from k3agent.types import Role, SessionId, TaskBrief, TaskReport
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Spawn
 
 PAUSED = "the endpoint fails, so the tree of tasks is paused"
-
-
-class Child(Protocol):
-    """A subagent's session, as far as it is used here."""
-
-    id: SessionId
-    receipt: Receipt
-
-    @property
-    def messages(self) -> Sequence[Message]: ...
-    def subscribe(self, reader: Callable[[AnyEvent], None]) -> None: ...
-    async def submit(self, text: str) -> TurnEnded: ...
-    async def continue_turn(self, *, reopen: bool = False) -> TurnEnded | None: ...
-    def interrupt(self, reason: str) -> None: ...
-    def answer(
-        self, call_id: str, decision: Decision, *, arguments: str | None = None, reason: str = ""
-    ) -> None: ...
-    def reply(self, call_id: str, text: str) -> None: ...
-    async def aclose(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +99,7 @@ class FanOut:
         self._nodes: list[TaskNode] = []
         # Subagents in a turn, by the number of their node.
         self._busy: dict[int, Child] = {}
-        self._questions: dict[int, set[asyncio.Task[None]]] = {}
+        self._questions = Questions(parts.approvals, parts.emitter)
 
     async def run(self, briefs: Sequence[TaskBrief]) -> list[TaskReport]:
         """All tasks to their end. Raises ToolError for a plan that cannot be, and ProviderError when the
@@ -361,8 +341,7 @@ class FanOut:
             self._purse.account(node, child.receipt)
             self._settle(node, child, folder, ended)
         finally:
-            for question in self._questions.pop(node.number, ()):
-                question.cancel()
+            self._questions.withdraw(node)
             self._purse.close(node)
             await child.aclose()
             # Only now: what is not busy may be cancelled, and would leave its session half closed.
@@ -463,31 +442,10 @@ class FanOut:
             case Noticed(level="warning"):
                 emit(Noticed, level="warning", text=f"{node.title}: {event.text}", data=event.data)
             case ApprovalAsked():
-                question = asyncio.get_running_loop().create_task(self._ask(node, child, event))
-                self._questions.setdefault(node.number, set()).add(question)
+                self._questions.put(node, child, event)
             case _:
                 # The subagent's own session keeps the rest.
                 return
-
-    async def _ask(self, node: TaskNode, child: Child, event: ApprovalAsked) -> None:
-        """A subagent's question goes to whoever answers the session that started it."""
-        summary = f"{node.title}: {event.summary}"
-        call_id = f"{child.id}/{event.call_id}"
-        approvals = self._parts.approvals
-        try:
-            if event.tool == "ask":
-                options = tuple(event.reason.splitlines())
-                child.reply(event.call_id, await approvals.question(call_id, summary, options))
-                return
-            answer = await approvals.ask(call_id, event.tool, summary, event.reason)
-        except asyncio.CancelledError:
-            # Its turn has ended: whoever was asked need not answer any more.
-            self._parts.emitter.emit(
-                ApprovalAnswered, call_id=call_id, decision=Decision.DENY, reason="the subagent has ended"
-            )
-            raise
-        if answer is not None:
-            child.answer(event.call_id, answer.decision, arguments=answer.arguments, reason=answer.reason)
 
 
 def _report(node: TaskNode) -> TaskReport:
