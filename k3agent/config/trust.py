@@ -38,6 +38,10 @@ def covered(folder: Path) -> list[Path]:
     for top in tops:
         if top.is_dir():
             for path in top.rglob("*"):
+                if path.is_symlink() and path.is_dir():
+                    raise ConfigError(
+                        f"{path} is a link to a folder, which trust cannot cover: put a copy there"
+                    )
                 if path.is_file():
                     files.append(path)
                 if len(files) > MAX_FILES:
@@ -70,7 +74,7 @@ def fingerprint(folder: Path) -> str:
 
 def is_trusted(home: Path, folder: Path) -> bool:
     """May what lies in this `.k3agent` folder act? Only as it was when it was trusted."""
-    known = _load(home).get(str(folder.resolve()))
+    known = _load(home).get(_key(folder))
     return known is not None and known == fingerprint(folder)
 
 
@@ -78,14 +82,19 @@ def set_trust(home: Path, folder: Path, *, is_trusted: bool) -> None:
     """Trust the folder as it is now, or take the trust back."""
     known = _load(home)
     if is_trusted:
-        known[str(folder.resolve())] = fingerprint(folder)
+        known[_key(folder)] = fingerprint(folder)
     else:
-        known.pop(str(folder.resolve()), None)
+        known.pop(_key(folder), None)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = home / f"{_FILE}.{os.getpid()}"
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(known, file, indent=1)
     temporary.replace(home / _FILE)
+
+
+def _key(folder: Path) -> str:
+    """The folder by its place: a link to one that is trusted elsewhere is another."""
+    return str(folder.parent.resolve() / folder.name)
 
 
 def _load(home: Path) -> dict[str, str]:

@@ -88,3 +88,22 @@ def test_more_than_anybody_reads_is_not_trusted(
     monkeypatch.setattr(trust, "MAX_FILES", 3)
     with pytest.raises(ConfigError, match="more than 3 files"):
         set_trust(tmp_path / "home", folder, is_trusted=True)
+
+
+def test_a_link_to_a_trusted_folder_is_not_trusted(tmp_path: Path) -> None:
+    good, evil = tmp_path / "good" / ".k3agent", tmp_path / "evil" / ".k3agent"
+    good.mkdir(parents=True)
+    evil.parent.mkdir()
+    (good / "config.toml").write_text("x = 1\n")
+    evil.symlink_to(good)
+    set_trust(tmp_path / "home", good, is_trusted=True)
+    assert is_trusted(tmp_path / "home", good) and not is_trusted(tmp_path / "home", evil)
+
+
+def test_a_folder_behind_a_link_is_no_blind_spot(tmp_path: Path) -> None:
+    folder = tmp_path / ".k3agent"
+    (folder / "skills").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "skills" / "x").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="link to a folder"):
+        set_trust(tmp_path / "home", folder, is_trusted=True)
