@@ -136,7 +136,7 @@ class Worktree:
     def _commit_copy(self) -> str:
         """All of the copy as one commit that it has checked out: it is clean then."""
         head = _head(self.place)
-        _run(self.place, "add", "--all")
+        _add_all(self.place)
         tree = _run(self.place, "write-tree").decode().strip()
         if head is None or _tree_of(self.place, head) != tree:
             head = _commit(self.place, tree, head, "What a task made")
@@ -219,8 +219,17 @@ def _tree(folder: Path) -> str:
         if own.is_file():
             shutil.copyfile(own, index)
         environ = {"GIT_INDEX_FILE": str(index)}
-        _run(folder, "add", "--all", environ=environ)
+        _add_all(folder, environ)
         return _run(folder, "write-tree", environ=environ).decode().strip()
+
+
+def _add_all(folder: Path, environ: Mapping[str, str] | None = None) -> None:
+    """Into the index, byte for byte. What an index knows of a filtered file is what the filter made of it:
+    with filters off, all files are read again.
+    """
+    _run(folder, "add", "--all", environ=environ)
+    if any(key.startswith("filter.") for key in harmless(folder).values()):
+        _run(folder, "add", "--renormalize", ":/", environ=environ)
 
 
 def _write(top: Path, commit: str, paths: list[str], after: Entries) -> None:

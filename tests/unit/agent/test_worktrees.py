@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -211,6 +212,28 @@ def test_filters_and_monitors_of_the_repository_do_not_run(ws: Path) -> None:
     copy.bring_back(base, allowed)
     assert (ws / "a.py").read_text() == "x = 3\n"
     assert not (ws.parent / "ran").exists()
+
+
+def test_a_filtered_file_is_in_the_copy_as_it_is_here(tmp_path: Path, ws: Path) -> None:
+    """As git-lfs has it: the repository holds something else than the folder."""
+    git(ws, "config", "filter.turn.clean", "tr a-z n-za-m")
+    git(ws, "config", "filter.turn.smudge", "tr a-z n-za-m")
+    (ws / ".gitattributes").write_text("*.bin filter=turn\n")
+    (ws / "x.bin").write_text("hello\n")
+    past = time.time() - 100
+    os.utime(ws / "x.bin", (past, past))
+    git(ws, "add", "-A")
+    git(ws, "commit", "-qm", "x")
+    assert git(ws, "show", "HEAD:x.bin") == "uryyb\n"
+    copy = Worktree.of(ws, tmp_path / "home", "s", 1)
+    base = copy.snapshot()
+    copy.check_out(base, is_new=True)
+    assert (copy.workspace / "x.bin").read_text() == "hello\n"
+    # The subagent's own git filters.
+    (copy.workspace / "a.py").write_text("x = 5\n")
+    git(copy.workspace, "commit", "-qam", "mine")
+    assert copy.bring_back(base, lambda path: "") == ("a.py",)
+    assert (ws / "x.bin").read_text() == "hello\n" and (ws / "a.py").read_text() == "x = 5\n"
 
 
 def test_without_a_repository_it_says_so(tmp_path: Path) -> None:
