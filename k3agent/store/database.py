@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from k3agent.errors import SessionInUseError, StoreError
@@ -31,8 +31,7 @@ def open_database(home: Path) -> sqlite3.Connection:
     path = home / FILE_NAME
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # SQLite gives the -wal and -shm files the mode of the database, so it is set before the first open.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        _make(path)
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(
@@ -53,6 +52,18 @@ def open_database(home: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _make(path: Path) -> None:
+    """An empty file for the owner alone: SQLite gives the -wal and -shm files the mode of the database.
+
+    A file that is there is left alone. Closing any descriptor of it would drop all locks that this process
+    holds on it through another connection; the next process would then take the log of a living writer for
+    its own, and delete it. Source: sqlite.org, "How To Corrupt An SQLite Database File", section 2.2.
+    """
+    if not path.exists():
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def find_damage(path: Path) -> str:
