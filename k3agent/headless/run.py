@@ -39,6 +39,7 @@ from k3agent.headless.inputs import (
     read_structured,
     user_lines,
 )
+from k3agent.headless.keptchecks import keep_checks, kept_checks
 from k3agent.headless.output import PipeWriter, write_answer_file
 from k3agent.headless.progress import Progress
 from k3agent.headless.receipts import RunReceipt
@@ -157,6 +158,7 @@ class HeadlessRun:
                 f"{options.settings.untrusted} is not obeyed: trust it with `k3agent config trust`.", "yellow"
             )
         self.session = await self._open_session(self.client)
+        keep_checks(self._store_home or options.home, self.session.id, self.checks)
         is_bare = self.session.sandbox.name == "none"
         self.progress.line(f"sandbox: {self.session.sandbox.status}.", "yellow" if is_bare else "dim")
         # All that was loaded stays until the end: it need not be looked through again and again.
@@ -242,6 +244,9 @@ class HeadlessRun:
             found = row.id
         if found is None:
             return await Session.create(session_options, session_id=options.session_id)
+        if not self.checks and options.is_unfinished_work:
+            self.checks = kept_checks(session_options.home, found)
+            session_options = dataclasses.replace(session_options, checks=self.checks)
         if options.forks:
             return await Session.fork(found, session_options, new_id=options.session_id)
         return await Session.resume(found, session_options)

@@ -36,3 +36,9 @@ class RunOptions:
     receipt_file: Path | None = None
     goals: tuple[str, ...] = ()
     start_at: datetime | None = None
+
+    @property
+    def is_unfinished_work(self) -> bool:
+        """Nothing new is asked: an earlier run is to be finished."""
+        is_new = self.prompt is not None or self.with_stdin or self.input_format != "text" or self.goals
+        return not is_new and (self.resume_id is not None or self.continues_newest)

@@ -84,11 +84,12 @@ def test_a_goal_that_is_not_reached_ends_with_4_and_its_queue_is_kept(bench: Ben
     (bench.workspace / "made.txt").write_text("x")
     with served(bench, [Step(calls=(write("more.txt", "two\n"),)), Step(text="There.")]):
         again = bench.run(
-            "run", "--resume", ran.result["session_id"], "--check", "test -s made.txt",
-            "--output-format", "json",
+            "run", "--resume", ran.result["session_id"], "--output-format", "json",
         )  # fmt: skip
     assert again.code == 0, again.out + again.err
     assert [goal["state"] for goal in again.result["goals"]] == ["given up", "reached"]
+    # Without being named again.
+    assert [check["command"] for check in again.result["checks"]] == ["test -s made.txt"]
     assert (bench.workspace / "more.txt").read_text() == "two\n"
 
 
@@ -101,3 +102,17 @@ def test_what_goals_exclude(bench: Bench) -> None:
 def test_a_receipt_that_cannot_be_written_is_told_before_the_work(bench: Bench) -> None:
     ran = bench.run("run", "do it", "--receipt", "/no/such/folder/r.json")
     assert ran.code == 2 and "its folder is not there" in ran.err
+
+
+def test_who_finishes_a_run_has_its_checks_made_and_a_new_prompt_has_not(bench: Bench) -> None:
+    flags = ("--max-turns", "1", "--check", "test -s made.txt", "--output-format", "json")
+    with served(bench, [Step(calls=(ScriptedCall(name="glob", arguments={"pattern": "*"}),))]):
+        first = bench.run("run", "Make made.txt", *flags)
+    assert first.code == 5, first.out + first.err
+    resumed = ("run", "--resume", first.result["session_id"], "--output-format", "json")
+    with served(bench, [Step(text="Done.")] * 2):
+        again = bench.run(*resumed, "--check-retries", "0")
+    assert again.code == 4 and [check["passed"] for check in again.result["checks"]] == [False]
+    with served(bench, [Step(text="Hello.")]):
+        other = bench.run(*resumed, "Say hello")
+    assert other.code == 0 and other.result["checks"] == [], other.out
