@@ -146,7 +146,7 @@ class Broadcast:
                     session.allow_rule(rule)
                 case _:
                     return "not understood"
-        except (ValueError, K3AgentError) as error:
+        except (ValueError, RecursionError, K3AgentError) as error:
             return str(error)
         return ""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.headless import Bench
 from support.runs import served
-from support.secrets import text
+from support.secret_shapes import text
 
 from k3agent.providers.scripted import Step
 

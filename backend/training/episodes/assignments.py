@@ -11,7 +11,7 @@ TRUE = ("true", "on", "yes", "enabled", "1")
 QUOTES = "'\""
 CODE = ("py", "js", "ts", "go", "json", "toml")
 """Files in which a text needs quotation marks."""
-BARE = ("ini", "cfg", "env", "yaml", "yml", "sh")
+BARE = ("ini", "cfg", "conf", "yaml", "yml", "sh")
 """Files in which a text without spaces needs none."""
 LITERAL = re.compile(
     r"^(-?\d[\d_]*(\.\d+)?(e[-+]?\d+)?|0x[\da-fA-F]+|\d+( \*\*? \d+)+|True|False|None|true|false|null"

@@ -53,7 +53,7 @@ KEYS = {
     "yml": re.compile(r"^\s*([\w-]+): ([^\s{\[][^#]*)$"),
     "ini": re.compile(r"^([\w-]+) = (.+)$"),
     "cfg": re.compile(r"^([\w-]+) = (.+)$"),
-    "env": re.compile(r"^([A-Z_]+)=(.+)$"),
+    "conf": re.compile(r"^([A-Z_]+)=(.+)$"),
 }
 SIMPLE_VALUE = re.compile(
     r"^(-?\d[\d_]*(\.\d+)?(e-?\d+)?|0x[\da-fA-F]+|\d+( \*\*? \d+)+|'[^'\\]*'|\"[^\"\\]*\""

@@ -136,9 +136,9 @@ def ini_file(rng: random.Random, words: Words) -> File:
 
 
 def env_file(rng: random.Random, words: Words) -> File:
-    """Shell-style assignments."""
+    """Shell-style assignments; not named `.env`, which the tools take for secrets."""
     lines = [f"{words.constant()}={_value(rng, words)}" for _ in range(rng.randint(2, 5))]
-    return f"{words.noun()}.env", "\n".join(lines) + "\n"
+    return f"{words.noun()}.conf", "\n".join(lines) + "\n"
 
 
 def bullets(rng: random.Random, words: Words, checkboxes: bool = False) -> list[str]:

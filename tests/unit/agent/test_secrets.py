@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.agents import DONE, ReplayClient, Run, call, finished, options, start, step
-from support.secrets import pem, shapes, text
+from support.secret_shapes import pem, shapes, text
 
 from k3agent import codec
 from k3agent.agent.session import Session

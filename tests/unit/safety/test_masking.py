@@ -14,7 +14,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.secrets import ALNUM, HARMLESS, in_context, pem, shapes, text
+from support.secret_shapes import ALNUM, HARMLESS, in_context, pem, shapes, text
 
 from k3agent.agent.masking import Masker
 from k3agent.safety.environment import child_environ, is_secret_variable

@@ -188,7 +188,7 @@ async def test_what_a_watcher_says_is_checked(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_only_this_user_can_listen(tmp_path: Path) -> None:
+async def test_only_this_user_can_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = await start(tmp_path)
     broadcast = Broadcast(run.session, tmp_path / "home")
     assert await broadcast.start()
@@ -196,10 +196,22 @@ async def test_only_this_user_can_listen(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     await broadcast.aclose()
     assert not path.exists()
-    path.parent.chmod(0o755)
-    assert not await broadcast.start(), "a folder that others can enter"
+    for module in (live, sockets):
+        monkeypatch.setattr(module, "is_private", lambda folder: False)
+    assert not await broadcast.start()
     assert await WatchedSession.open(tmp_path / "home", run.session.id) is None
     await run.session.aclose()
+
+
+def test_a_folder_that_others_write_is_not_private(tmp_path: Path) -> None:
+    for mode, is_private in ((0o700, True), (0o755, True), (0o777, False), (0o720, False)):
+        folder = tmp_path / f"{mode:o}"
+        folder.mkdir()
+        folder.chmod(mode)
+        assert sockets.is_private(folder) is is_private
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "700")
+    assert not sockets.is_private(link) and not sockets.is_private(tmp_path / "none")
 
 
 def test_long_paths_have_their_socket_elsewhere(tmp_path: Path) -> None:

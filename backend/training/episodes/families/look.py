@@ -32,7 +32,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "cfg": ("**/*.cfg", ("cfg", ".cfg"), ("cfg",)),
     "log": ("**/*.log", ("log", ".log", "*.log"), ("log",)),
     "go": ("**/*.go", ("Go", ".go", "go"), ("go",)),
-    "env": ("**/*.env", (".env",), ("env",)),
+    "conf": ("**/*.conf", ("conf", ".conf"), ("conf",)),
     "test": ("**/test_*.py", ("test",), ()),
 }
 

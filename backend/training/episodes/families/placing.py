@@ -337,12 +337,12 @@ def add_dep(ctx: Setting) -> Plan | None:
 def add_key(ctx: Setting) -> Plan | None:
     """Add a key to a settings file."""
     path = ctx.choose(
-        [path for path in ctx.facts.files if extension(path) in ("json", "toml", "yaml", "yml", "env")]
+        [path for path in ctx.facts.files if extension(path) in ("json", "toml", "yaml", "yml", "conf")]
     )
     if not isinstance(path, str):
         return None
     rng, words, kind = ctx.rng, ctx.words, extension(path)
-    key = ctx.unused(words.constant if kind == "env" else words.variable)
+    key = ctx.unused(words.constant if kind == "conf" else words.variable)
     odd = literals.odd_text(rng, words)
     odd = odd if re.fullmatch(r"[a-zA-Z][\w.:/@-]*\w|\d+(\.\d+){2,}", odd) else words.noun()
     plain = (str(rng.randint(0, 999)), rng.choice(("true", "false")), str(rng.randint(1, 99) / 10))
@@ -354,7 +354,7 @@ def add_key(ctx: Setting) -> Plan | None:
     def play(session: Session) -> tuple[str, str]:
         view = (
             open_end(session, shown, f"Add {key} with {said} to {shown}. Read it.")
-            if kind in ("yaml", "yml", "env")
+            if kind in ("yaml", "yml", "conf")
             else open_file(session, shown, f"Add {key} with {said} to {shown}. Read it.", limit=40)
         )
         _put_key(session, view, key, value)
@@ -400,7 +400,7 @@ def _put_key(session: Session, view: View, key: str, value: str) -> None:
             "Add it at the top, before any section.",
         )
     else:
-        append(session, view, f"{key}={value}" if ending == "env" else f"{key}: {value}")
+        append(session, view, f"{key}={value}" if ending == "conf" else f"{key}: {value}")
 
 
 def _key_added(kind: str, before: str, after: str, key: str, value: str) -> str | None:
@@ -412,7 +412,7 @@ def _key_added(kind: str, before: str, after: str, key: str, value: str) -> str 
             return None if load(after) == wanted else "the settings are not as asked"
     except ValueError:
         return "the file is broken"
-    line = f"{key}={value}" if kind == "env" else f"{key}: {value}"
+    line = f"{key}={value}" if kind == "conf" else f"{key}: {value}"
     rows = after.splitlines()
     if line not in rows:
         return f"the line {line} is missing"

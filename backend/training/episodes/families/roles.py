@@ -111,7 +111,7 @@ def _other_line(rng: random.Random, words: Words, kind: str) -> str:
 def _file(ctx: Setting, roles_in: list[tuple[str, str]]) -> tuple[str, str]:
     """A new file that sets these names among others: its path and text."""
     rng, words = ctx.rng, ctx.words
-    kind = rng.choice(("py", "py", "py", "js", "js", "json", "yaml", "env", "toml", "ini"))
+    kind = rng.choice(("py", "py", "py", "js", "js", "json", "yaml", "conf", "toml", "ini"))
     lines = [_line(rng, name, value, kind) for name, value in roles_in]
     lines += [_other_line(rng, words, kind) for _ in range(rng.choice((0, 1, 2, 3, 5)))]
     rng.shuffle(lines)
