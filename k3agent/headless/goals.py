@@ -78,6 +78,16 @@ def for_goals(options: SessionOptions, settings: Settings) -> SessionOptions:
     )
 
 
+def has_open_goals(home: Path, session_id: str) -> bool:
+    """Whether an earlier run left some. Raises StoreError for an unknown session."""
+    store = SessionStore(home)
+    try:
+        rows = store.tasks(store.resolve(session_id), QUEUE)
+    finally:
+        store.close()
+    return any(state in (OPEN, ACTIVE) for _, state in rows)
+
+
 class GoalQueue:
     """The goals of one session, kept in the store of `home`."""
 

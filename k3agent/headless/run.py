@@ -30,7 +30,7 @@ from k3agent.errors import ConfigError, K3AgentError, StoreError
 from k3agent.events import AnyEvent, MessageAdded, TurnEnded, TurnOutcome
 from k3agent.headless.exitcodes import BY_SIGNAL, ExitCode, code_of_error, code_of_turn, outcome_of_error
 from k3agent.headless.formats import End, Format, JsonFormat, Start, StreamJsonFormat, TextFormat
-from k3agent.headless.goals import GoalQueue, for_goals, reach_all, require_checks
+from k3agent.headless.goals import GoalQueue, for_goals, has_open_goals, reach_all, require_checks
 from k3agent.headless.inputs import (
     UsageError,
     read_image,
@@ -244,9 +244,11 @@ class HeadlessRun:
             found = row.id
         if found is None:
             return await Session.create(session_options, session_id=options.session_id)
-        if not self.checks and options.is_unfinished_work:
-            self.checks = kept_checks(session_options.home, found)
+        if options.is_unfinished_work:
+            self.checks = self.checks or kept_checks(session_options.home, found)
             session_options = dataclasses.replace(session_options, checks=self.checks)
+            if has_open_goals(session_options.home, found):
+                session_options = for_goals(session_options, options.settings)
         if options.forks:
             return await Session.fork(found, session_options, new_id=options.session_id)
         return await Session.resume(found, session_options)
