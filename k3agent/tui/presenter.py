@@ -51,6 +51,8 @@ USER_INTERRUPT = "the user pressed Esc"
 OUTCOMES = {
     TurnOutcome.SUCCESS: "done",
     TurnOutcome.CHECKS_FAILED: "a check fails",
+    TurnOutcome.EXECUTION: "failed",
+    TurnOutcome.PROVIDER: "the model's endpoint failed",
     TurnOutcome.INTERRUPTED: "interrupted",
 }
 

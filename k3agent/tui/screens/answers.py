@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 from textual import work
 
 from k3agent.config.paths import user_config
-from k3agent.errors import K3AgentError
+from k3agent.errors import ConfigError, K3AgentError
 from k3agent.events import Decision
 from k3agent.tui.screens.chatbase import BUSY_PLACEHOLDER, ChatBase
 from k3agent.tui.screens.editcall import EditCallScreen
@@ -18,6 +19,18 @@ from k3agent.tui.widgets.approval import PLAN, ApprovalPanel, Request
 ARM_S = 0.7
 MIN_WAIT_S = 0.3
 GO_AHEAD = "Go ahead with the plan"
+
+
+def for_this_folder(rule: str, folder: Path) -> str:
+    """A rule for the user's own configuration, which counts everywhere: paths of this folder stay its own.
+    Raises ConfigError where the folder's name cannot stand in a rule.
+    """
+    tool, opening, inside = rule.partition("(./")
+    if not opening:
+        return rule
+    if any(char in str(folder) for char in "*?[]()"):
+        raise ConfigError(f"{folder} has signs that mean something else in a rule")
+    return f"{tool}({folder.resolve()}/{inside}"
 
 
 class AnsweringChat(ChatBase):
@@ -166,11 +179,13 @@ class AnsweringChat(ChatBase):
             self.notice(f"allowed for this session: {rules}")
             return
         try:
-            self._store_rules(request.rules)
+            kept = tuple(for_this_folder(rule, self.app.options.cwd) for rule in request.rules)
+            self._store_rules(kept)
         except K3AgentError as error:
             self.notice(f"allowed for this session only: {error}", "warning")
         else:
-            self.notice(f"allowed for good: {rules} (in {user_config(self.app.options.environ)})")
+            where = user_config(self.app.options.environ)
+            self.notice(f"allowed for good: {', '.join(kept)} (in {where})")
 
     def _store_rules(self, rules: tuple[str, ...]) -> None:
         """Add the rules to the user's own configuration."""

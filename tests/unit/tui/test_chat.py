@@ -64,6 +64,21 @@ async def test_the_meter_tells_when_the_context_is_made_short(tmp_path: Path) ->
         await screen.until("there is no short form to undo")
 
 
+async def test_a_rule_for_good_holds_for_this_folder_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    answers = [step(call("write", path="made.txt", content="x")), Step(text="ok")]
+    async with running(tmp_path, answers, size=(160, 40)) as screen:
+        await screen.submit("make it")
+        await screen.until("May write do this?")
+        await screen.answer("a")
+        await screen.until("allowed for good")
+        await screen.until("done · 2 steps")
+        config = (tmp_path / "user/.config/k3agent/config.toml").read_text()
+        assert f"write({screen.workspace.resolve()}/**)" in config and "(./" not in config
+
+
 async def test_a_call_asks_and_runs_once_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     async with running(tmp_path, [step(call("shell", command="touch made")), Step(text="ok")]) as screen:
