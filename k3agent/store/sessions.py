@@ -7,6 +7,7 @@ a transcript.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -243,8 +244,8 @@ class SessionStore(SnapshotRows):
                 raise StoreError(f"no session {session_id!r}; `k3agent sessions list` shows them")
 
     def delete(self, session_id: SessionId) -> None:
-        """Remove the session with those of its subagents, its file snapshots and its blobs (those that a
-        fork may point to stay). Only ever on a command.
+        """Remove the session with those of its subagents, its file snapshots, the outputs of its commands and
+        its blobs (those that a fork may point to stay). Only ever on a command.
         """
         from k3agent.store.snapshots import delete_session  # lazy: subprocess, only to delete
 
@@ -261,6 +262,12 @@ class SessionStore(SnapshotRows):
                 db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
             if self._one("SELECT 1 FROM sessions WHERE parent_id = ?", (session_id,)) is None:
                 shutil.rmtree(blobs.folder_of(self.home, session_id), ignore_errors=True)
+            # A register of processes that a killed agent left is still needed to end them.
+            for path in (self.home / "outputs" / session_id).glob("*"):
+                if path.is_file() and not path.name.startswith("processes-"):
+                    path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (self.home / "outputs" / session_id).rmdir()
         finally:
             lock.release()
 

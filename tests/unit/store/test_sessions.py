@@ -193,6 +193,19 @@ def test_deleting_keeps_blobs_that_a_fork_points_to(store: SessionStore) -> None
     assert path.read_bytes() == b"data" and len(store.messages(TWO)) == 3
 
 
+def test_outputs_go_with_the_session_but_not_what_ends_its_processes(store: SessionStore) -> None:
+    for name in (ONE, TWO):
+        folder = store.home / "outputs" / name
+        folder.mkdir(parents=True)
+        (folder / "output-0001-ab.txt").write_text("said")
+    filled(store, ONE)
+    filled(store, TWO)
+    (store.home / "outputs" / TWO / "processes-1-1.json").write_text("{}")
+    store.delete(ONE)
+    store.delete(TWO)
+    assert [path.name for path in (store.home / "outputs").rglob("*")] == [TWO, "processes-1-1.json"]
+
+
 def test_a_session_in_use_is_not_deleted(store: SessionStore) -> None:
     filled(store)
     lock = store.lock(ONE)
