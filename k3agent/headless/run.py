@@ -26,7 +26,7 @@ from pathlib import Path
 from k3agent.agent.live import Broadcast
 from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.session import Session
-from k3agent.errors import ConfigError, K3AgentError, StoreError
+from k3agent.errors import ConfigError, K3AgentError
 from k3agent.events import AnyEvent, MessageAdded, TurnEnded, TurnOutcome
 from k3agent.headless.exitcodes import BY_SIGNAL, ExitCode, code_of_error, code_of_turn, outcome_of_error
 from k3agent.headless.formats import End, Format, JsonFormat, Start, StreamJsonFormat, TextFormat
@@ -48,6 +48,7 @@ from k3agent.headless.runoptions import RunOptions
 from k3agent.headless.schedule import wait_until
 from k3agent.providers.base import ModelClient
 from k3agent.providers.registry import choose_client
+from k3agent.store.sessions import newest_session
 from k3agent.types import ImagePart, JsonObject, Role
 
 log = logging.getLogger(__name__)
@@ -232,16 +233,7 @@ class HeadlessRun:
         session_options = self._session_options(client)
         found = options.resume_id
         if options.continues_newest:
-            from k3agent.store.sessions import SessionStore  # lazy: the session opens its own
-
-            store = SessionStore(session_options.home)
-            row = store.latest(options.cwd)
-            store.close()
-            if row is None:
-                raise StoreError(
-                    f"no session of {options.cwd} to continue; `k3agent sessions list` shows all"
-                )
-            found = row.id
+            found = newest_session(session_options.home, options.cwd)
         if found is None:
             return await Session.create(session_options, session_id=options.session_id)
         if options.is_unfinished_work:

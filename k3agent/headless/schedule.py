@@ -36,12 +36,14 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
 
 async def wait_until(start: datetime, tell: Callable[[str], None]) -> None:
     """Return when it is `start` by the clock of the machine."""
-    left = (start - datetime.now().astimezone()).total_seconds()
-    if left > 0:
-        hours, minutes = divmod(round(left / 60), 60)
+    left_s = _seconds_until(start)
+    if left_s > 0:
+        hours, minutes = divmod(round(left_s / 60), 60)
         tell(f"waiting until {start:%Y-%m-%d %H:%M} ({hours} h {minutes} min).")
-    while True:
-        left = (start - datetime.now().astimezone()).total_seconds()
-        if left <= 0:
-            return
-        await asyncio.sleep(min(left, LOOK_S))
+    while left_s > 0:
+        await asyncio.sleep(min(left_s, LOOK_S))
+        left_s = _seconds_until(start)
+
+
+def _seconds_until(start: datetime) -> float:
+    return (start - datetime.now().astimezone()).total_seconds()

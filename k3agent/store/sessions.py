@@ -397,3 +397,15 @@ class SessionStore(SnapshotRows):
     def drop_draft(self, session_id: SessionId) -> None:
         with transaction(self._db) as db:
             db.execute("DELETE FROM drafts WHERE session_id = ?", (session_id,))
+
+
+def newest_session(home: Path, cwd: Path) -> SessionId:
+    """The id of the newest session of the folder `cwd`. Raises StoreError when there is none."""
+    store = SessionStore(home)
+    try:
+        row = store.latest(cwd)
+    finally:
+        store.close()
+    if row is None:
+        raise StoreError(f"no session of {cwd} to continue; `k3agent sessions list` shows all")
+    return row.id

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k3agent.config.settings import Settings
-from k3agent.errors import K3AgentError, SessionInUseError, StoreError
+from k3agent.errors import K3AgentError, SessionInUseError
 from k3agent.events import AnyEvent, TurnEnded, TurnOutcome
 from k3agent.tui.start import UiOptions
 from k3agent.types import ImagePart
@@ -292,18 +292,9 @@ class Driver:
 
     def newest_here(self) -> str:
         """The id of this folder's newest session. Raises StoreError when there is none."""
-        from k3agent.store.sessions import SessionStore
+        from k3agent.store.sessions import newest_session  # lazy: sqlite, after the first frame
 
-        store = SessionStore(self.options.home)
-        try:
-            row = store.latest(self.options.cwd)
-        finally:
-            store.close()
-        if row is None:
-            raise StoreError(
-                f"no session of {self.options.cwd} to continue; `k3agent sessions list` shows all"
-            )
-        return row.id
+        return newest_session(self.options.home, self.options.cwd)
 
 
 def _load() -> None:

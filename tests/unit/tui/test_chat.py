@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.agents import ReplayClient, call, step
-from support.screens import quick, running
+from support.screens import Screen, quick, running
 from textual import events
 from textual.widgets import TextArea
 
@@ -274,16 +274,20 @@ async def test_shift_tab_changes_the_mode(tmp_path: Path) -> None:
         assert screen.chat.driver.session.permission_mode == "accept-edits"
 
 
+async def rewind_to_the_second_prompt(screen: Screen) -> None:
+    await screen.submit("first")
+    await screen.until("done · 1 step")
+    await screen.submit("second")
+    await screen.until("answer 2")
+    await screen.until(lambda: not screen.chat.driver.is_busy)
+    await screen.press("escape", "escape")
+    await screen.until("Rewind: back to before which prompt?")
+    await screen.press("enter")
+
+
 async def test_rewind_goes_back_to_before_a_prompt(tmp_path: Path) -> None:
     async with running(tmp_path, [Step(text="one"), Step(text="answer 2"), Step(text="three")]) as screen:
-        await screen.submit("first")
-        await screen.until("done · 1 step")
-        await screen.submit("second")
-        await screen.until("answer 2")
-        await screen.until(lambda: not screen.chat.driver.is_busy)
-        await screen.press("escape", "escape")
-        await screen.until("Rewind: back to before which prompt?")
-        await screen.press("enter")
+        await rewind_to_the_second_prompt(screen)
         await screen.until("The conversation goes on from here")
         assert screen.chat.prompt.text == "second" and "answer 2" not in screen.shown
         screen.chat.prompt.text = "other"
@@ -322,14 +326,7 @@ async def test_rewind_brings_back_conversation_files_or_both(tmp_path: Path, wha
         (tmp_path / "ws").mkdir(exist_ok=True)
         (tmp_path / "ws" / name).write_text("as it was\n")
     async with running(tmp_path, script, settings=Settings(permission_mode="auto", sandbox="off")) as screen:
-        await screen.submit("first")
-        await screen.until("done · 1 step")
-        await screen.submit("second")
-        await screen.until("answer 2")
-        await screen.until(lambda: not screen.chat.driver.is_busy)
-        await screen.press("escape", "escape")
-        await screen.until("Rewind: back to before which prompt?")
-        await screen.press("enter")
+        await rewind_to_the_second_prompt(screen)
         await screen.until("Rewind: what shall go back?")
         await screen.until("gone.txt")
         await screen.press(*["down"] * ["both", "conversation", "files"].index(what), "enter")

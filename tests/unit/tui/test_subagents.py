@@ -33,13 +33,17 @@ async def test_the_card_tells_how_each_subagent_stands(tmp_path: Path) -> None:
         assert screen.shown.count("✓") >= 3
 
 
+def maker() -> FleetClient:
+    """A subagent that asks before its only command."""
+    make = [step(call("shell", command="touch made")), step(text="It is made.")]
+    return FleetClient({"go": fan_out(item("maker", mode="write")), "maker": make})
+
+
 async def test_a_subagents_question_is_asked_with_its_title(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick(monkeypatch)
-    make = [step(call("shell", command="touch made")), step(text="It is made.")]
-    client = FleetClient({"go": fan_out(item("maker", mode="write")), "maker": make})
-    async with running(tmp_path, client=client) as screen:
+    async with running(tmp_path, client=maker()) as screen:
         await screen.submit("go")
         await screen.until("May shell do this?")
         assert "maker: $ touch made" in screen.shown
@@ -52,9 +56,7 @@ async def test_esc_ends_a_subagent_that_waits_for_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick(monkeypatch)
-    make = [step(call("shell", command="touch made")), step(text="It is made.")]
-    client = FleetClient({"go": fan_out(item("maker", mode="write")), "maker": make})
-    async with running(tmp_path, client=client) as screen:
+    async with running(tmp_path, client=maker()) as screen:
         await screen.submit("go")
         await screen.until("May shell do this?")
         session = screen.chat.driver.session
