@@ -11,6 +11,7 @@ from torch import Tensor
 from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels.dtypes import wide_dtype
+from k3agent.backend.model.tables import Tables
 
 __all__ = ["PAGE_SIZE", "CacheTensors", "ForwardBatch", "allocate_cache", "wide_dtype"]
 
@@ -40,6 +41,11 @@ class ForwardBatch:
     """[M] rows of the T tokens that are placeholders of images."""
     image_features: Tensor | None = None
     """[M, D] what stands there instead of their embeddings (K3ForCausalLM.encode_images)."""
+    tables: Tables | None = None
+    """The same for kernels that take the step whole; with padding it is what a graph reads. None: made when
+    it is asked for (`Step.tables`)."""
+    scratch_slot: int | None = None
+    """A slot that several padding sequences may share, since nobody reads it."""
 
     def check(self) -> None:
         """Raise BackendError when the parts do not fit together. Costs no tensor work."""
@@ -74,6 +80,7 @@ class ForwardBatch:
         ):
             raise BackendError("image_rows and image_features do not belong together.")
         slots = [*self.state_slots, *(slot for trail in trails for slot in trail)]
+        slots = [slot for slot in slots if slot != self.scratch_slot]
         if len(set(slots)) != len(slots):
             raise BackendError(f"state_slots and trail_slots {slots} give one slot to two states.")
 

@@ -7,12 +7,15 @@ longer ones the chunkwise and expanded paths.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.model.inputs import ForwardBatch
+from k3agent.backend.model.tables import Tables
 
 SHORT = 16
 
@@ -48,27 +51,93 @@ class Span:
 
 
 class Step:
-    """The batch, seen by layers."""
+    """The batch, seen by layers: as spans that the host knows, or as tables on the device.
+
+    Each view is made when it is first asked for: a layer whose kernels read `tables` keeps the host out of
+    it, which is what makes a step capturable in a graph.
+    """
 
     def __init__(self, batch: ForwardBatch) -> None:
         batch.check()
+        self._batch = batch
         self.num_tokens = batch.token_ids.shape[0]
-        device = batch.token_ids.device
-        page_lists = batch.page_table.tolist()
-        spans = [self._span(batch, b, page_lists[b]) for b in range(len(batch.context_lens))]
-        self.singles = [s for s in spans if s.stop - s.start == 1]
-        self.pieces = [s for s in spans if s.stop - s.start > 1]
-        self.single_rows = torch.tensor([s.start for s in self.singles], device=device)
-        self.single_slots = torch.tensor([s.slot for s in self.singles], device=device)
-        self.fresh_slots = [s.slot for s in spans if not s.has_state]
+        self._device = batch.token_ids.device
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """All sequences, in the order of their rows."""
+        batch = self._batch
+        page_lists = self._page_lists
+        return [self._span(batch, b, page_lists[b]) for b in range(len(batch.context_lens))]
+
+    @cached_property
+    def _page_lists(self) -> list[list[int]]:
+        return self._batch.page_table.tolist()
+
+    @cached_property
+    def singles(self) -> list[Span]:
+        """Sequences with one token."""
+        return [s for s in self.spans if s.stop - s.start == 1]
+
+    @cached_property
+    def pieces(self) -> list[Span]:
+        """Sequences with more."""
+        return [s for s in self.spans if s.stop - s.start > 1]
+
+    @cached_property
+    def single_rows(self) -> Tensor:
+        return torch.tensor([s.start for s in self.singles], device=self._device)
+
+    @cached_property
+    def single_slots(self) -> Tensor:
+        return torch.tensor([s.slot for s in self.singles], device=self._device)
+
+    @cached_property
+    def fresh_slots(self) -> list[int]:
+        """Slots that begin from zero."""
+        return [s.slot for s in self.spans if not s.has_state]
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The step as tensors; made here from the host's lists unless the batch came with them."""
+        batch = self._batch
+        if batch.tables is not None:
+            return batch.tables
+        starts, count = batch.cu_seqlens, len(batch.context_lens)
+        # one copy to the device for all counts
+        flat = [*starts, *batch.context_lens, *batch.state_slots, *batch.has_state, self.num_tokens]
+        counts = torch.tensor(flat, dtype=torch.int32, device=self._device)
+        cu_seqlens, context_lens, slots, has_state, num_rows = counts.split([count + 1, *[count] * 3, 1])
+        return Tables(
+            cu_seqlens=cu_seqlens,
+            context_lens=context_lens,
+            slots=slots,
+            has_state=has_state,
+            page_table=batch.page_table.int(),
+            num_rows=num_rows,
+            longest=max(stop - start for start, stop in pairwise(starts)),
+        )
+
+    @cached_property
+    def latent_places(self) -> Tensor:
+        """[T], row of each token when the pages of a layer are seen as one table."""
+        if self._device.type != "cpu":
+            return self.tables.latent_places(self.num_tokens)
+        # on a CPU a few numbers in Python cost less than operations on tensors
+        page_lists = self._page_lists
         places = [
             page_lists[b][position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE
-            for b, span in enumerate(spans)
+            for b, span in enumerate(self.spans)
             for position in range(span.context_len, span.end_position)
         ]
-        self.latent_places = torch.tensor(places, device=device)
-        """[T], row of each token when the pages of a layer are seen as one table."""
-        self.last_rows = torch.tensor([s.stop - 1 for s in spans], device=device)
+        return torch.tensor(places)
+
+    @cached_property
+    def last_rows(self) -> Tensor:
+        """[B], the last token of each sequence."""
+        if self._device.type != "cpu":
+            return self.tables.last_rows
+        return torch.tensor([s.stop - 1 for s in self.spans])
 
     @staticmethod
     def _span(batch: ForwardBatch, b: int, page_list: list[int]) -> Span:
