@@ -1,14 +1,19 @@
 """Table of operations and their implementations; the plain one, `reference`, defines each operation.
 
 The model asks for a function once, at construction. Another implementation is registered under its own name
-and must agree with the reference (tests/unit/backend/kernels/test_agreement.py runs every entry).
+and must agree with the reference (tests/unit/backend/kernels/test_agreement.py runs every entry). Those in
+Triton are known by name and imported when one is chosen: Triton is optional.
 """
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from k3agent.backend.errors import BackendError
-from k3agent.backend.kernels import sdpa
+from k3agent.backend.kernels import pinned, sdpa
+from k3agent.backend.kernels.gpu import gpu_name, runs_triton
 from k3agent.backend.kernels.reference import (
     attn_res,
     causal_conv,
@@ -27,6 +32,13 @@ Kernel = Callable[..., Any]
 REFERENCE = "reference"
 FUSED = "fused"
 """Kernels that come with PyTorch."""
+TRITON = "triton"
+AUTO = "auto"
+CHOICES = (AUTO, TRITON, REFERENCE)
+"""What a user may ask for. AUTO takes Triton on a GPU, for operations where it was measured to be faster."""
+
+_IN_TRITON: dict[str, str] = {}
+"""Operation to `module:function` below kernels.triton."""
 
 _table: dict[str, dict[str, Kernel]] = {
     "attn_res_mix": {REFERENCE: attn_res.mix_folded},
@@ -66,3 +78,43 @@ def get(op: str, name: str = REFERENCE) -> Kernel:
     """The implementation called `name`, or the reference where the operation has none of that name."""
     found = implementations(op)
     return found.get(name, found[REFERENCE])
+
+
+def in_triton() -> list[str]:
+    """Names of the operations that have an implementation in Triton."""
+    return sorted(_IN_TRITON)
+
+
+def load_triton(op: str) -> Kernel:
+    """The Triton implementation of an operation. Raises BackendError when there is none or no Triton."""
+    if op not in _IN_TRITON:
+        raise BackendError(f"operation {op!r} is not in Triton. Those that are: {', '.join(in_triton())}.")
+    module, name = _IN_TRITON[op].split(":")
+    try:
+        return getattr(importlib.import_module(f"k3agent.backend.kernels.triton.{module}"), name)
+    except ImportError as error:
+        raise BackendError(
+            f"Triton cannot be used ({error}). Install it, or use --kernels reference."
+        ) from error
+
+
+def choose(op: str, kernels: str, device: torch.device | str, default: str = REFERENCE) -> Kernel:
+    """The implementation for a device that `kernels`, one of CHOICES, asks for; `default` is the one besides
+    Triton's.
+
+    Raises BackendError when Triton is asked for by name and cannot run there.
+    """
+    if kernels not in CHOICES:
+        raise BackendError(f"no kernels {kernels!r}. Known: {', '.join(CHOICES)}.")
+    if kernels == REFERENCE or op not in _IN_TRITON:
+        return get(op, default)
+    device = torch.device(device)
+    if kernels == TRITON:
+        if not runs_triton(device):
+            raise BackendError(
+                f"Triton does not run on {device}: use a GPU with Triton, or --kernels reference."
+            )
+        return load_triton(op)
+    if device.type == "cuda" and runs_triton(device) and pinned.is_faster(op, gpu_name(device)):
+        return load_triton(op)
+    return get(op, default)

@@ -1,0 +1,1 @@
+"""Kernels in Triton; kernels.registry imports them when one is chosen, since Triton is optional."""
