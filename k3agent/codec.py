@@ -219,7 +219,7 @@ def _same(value: Any) -> Any:
 
 # How a field's annotation is written and read. A new kind of field in events.py fails here, at its first use.
 _BY_ANNOTATION: dict[str, _Pair] = {
-    **{name: (_same, _same) for name in ("str", "int", "float", "bool", "JsonObject | None")},
+    **{name: (_same, _same) for name in ("str", "int", "int | None", "float", "bool", "JsonObject | None")},
     "SessionId": (_same, SessionId),
     "datetime": (datetime.isoformat, datetime.fromisoformat),
     "Message": (message_to_dict, message_from_dict),

@@ -97,7 +97,7 @@ class CallStarted(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnded(Event):
     """`files` are the workspace paths that the call changed; `is_invalid` marks arguments that could not
-    be used.
+    be used. `exit_code`: that of a command, where one ended.
     """
 
     call_id: str
@@ -107,6 +107,7 @@ class CallEnded(Event):
     files: tuple[str, ...] = ()
     is_invalid: bool = False
     is_denied: bool = False
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ class Approvals:
         self._emitter = emitter
         self.unanswered = unanswered
         self._is_interactive = is_interactive
+        # What was asked and has no answer yet, by call: who begins to watch now sees it, too.
+        self.asked: dict[str, ApprovalAsked] = {}
         self._approvals: dict[str, asyncio.Future[Answer]] = {}
         self._questions: dict[str, asyncio.Future[str]] = {}
 
@@ -39,13 +41,13 @@ class Approvals:
             return None
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._approvals[call_id] = future
-        self._emitter.emit(
+        self.asked[call_id] = self._emitter.emit(
             ApprovalAsked, call_id=call_id, tool=tool, summary=summary, reason=reason, rules=rules
         )
         try:
             answer = await future
         finally:
-            del self._approvals[call_id]
+            del self._approvals[call_id], self.asked[call_id]
         self._emitter.emit(
             ApprovalAnswered,
             call_id=call_id,
@@ -79,11 +81,13 @@ class Approvals:
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._questions[call_id] = future
         choices = "\n".join(options)
-        self._emitter.emit(ApprovalAsked, call_id=call_id, tool="ask", summary=text, reason=choices)
+        self.asked[call_id] = self._emitter.emit(
+            ApprovalAsked, call_id=call_id, tool="ask", summary=text, reason=choices
+        )
         try:
             return await future
         finally:
-            del self._questions[call_id]
+            del self._questions[call_id], self.asked[call_id]
 
     def reply(self, call_id: str, text: str) -> None:
         future = self._questions.get(call_id)

@@ -19,7 +19,7 @@ from k3agent.agent.emitter import Emitter
 from k3agent.agent.instructions import SMALL_WINDOW, Instruction, check_overhead, find_instructions
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt, SessionOptions
-from k3agent.agent.permissions import check_rules
+from k3agent.agent.permissions import Territory, check_rules
 from k3agent.agent.policies import LimitPolicy
 from k3agent.config.paths import prefix_cache, user_config
 from k3agent.errors import ConfigError, SandboxError
@@ -31,6 +31,7 @@ from k3agent.types import Effort, SessionId, ToolSpec
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Tool, ToolContext
     from k3agent.tools.jobs import JobTable
+    from k3agent.tools.sandbox.base import Sandbox
 
 MAX_TITLE = 80
 
@@ -113,6 +114,25 @@ def checked_files(options: SessionOptions, cwd: Path) -> frozenset[Path]:
     if options.check_patterns is None:
         return frozenset()
     return files_of_checks(options.checks, options.check_patterns, cwd)
+
+
+def territory(
+    options: SessionOptions, readable: tuple[Path, ...], checked: frozenset[Path], sandbox: Sandbox
+) -> Territory:
+    """What the session may read and write. `readable`: its own folders outside of the workspace."""
+    subtask = options.subtask
+    return Territory(
+        cwd=options.cwd.resolve(),
+        extra_dirs=options.extra_dirs,
+        home=options.home,
+        environ=options.environ,
+        readable=(*readable, *(subtask.readable if subtask else ())),
+        walls=subtask.walls if subtask else (),
+        rules_root=subtask.rules_root if subtask else None,
+        checked=checked,
+        scratch=sandbox.scratch,
+        hosts=sandbox.hosts,
+    )
 
 
 def sandboxing(ctx: ToolContext) -> Callable[[list[str]], list[str]]:

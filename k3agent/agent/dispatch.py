@@ -75,6 +75,7 @@ class _Ending:
     images: tuple[ImagePart, ...] = ()
     files: tuple[str, ...] = ()
     duration_s: float = 0.0
+    exit_code: int | None = None
 
     @property
     def is_error(self) -> bool:
@@ -368,6 +369,7 @@ class Dispatcher:
             images=output.images,
             files=self._really_changed(output.files, prepared.hashes),
             duration_s=time.monotonic() - started,
+            exit_code=output.data.get("exit_code"),
         )
 
     async def _mask_outputs(self) -> None:
@@ -431,6 +433,7 @@ class Dispatcher:
             files=ending.files,
             is_invalid=state is CallState.INVALID,
             is_denied=state is CallState.DENIED,
+            exit_code=ending.exit_code,
         )
 
     def _keep(self, row: CallRow) -> None:

@@ -75,7 +75,7 @@ class Broadcast:
     def _event(self, event: AnyEvent) -> None:
         if not self._watchers:
             return
-        line = codec.event_to_json(event).encode() + b"\n"
+        line = _line(event)
         for writer in list(self._watchers):
             behind = writer.transport.get_write_buffer_size()
             if behind > LOST_BYTES:
@@ -89,6 +89,8 @@ class Broadcast:
             writer.close()
             return
         writer.write(json.dumps(self._hello()).encode() + b"\n")
+        for question in self._session.open_questions:
+            writer.write(_line(question))
         self._watchers.add(writer)
         try:
             while line := await reader.readline():
@@ -149,6 +151,10 @@ class Broadcast:
         except (ValueError, RecursionError, K3AgentError) as error:
             return str(error)
         return ""
+
+
+def _line(event: AnyEvent) -> bytes:
+    return codec.event_to_json(event).encode() + b"\n"
 
 
 async def connect(home: Path, session_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import os
 import re
+import secrets
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -113,8 +114,12 @@ class Masker(TextMasker):
 
     def mask_files(self, folder: Path, busy: Collection[Path]) -> None:
         """Mask the outputs of commands that are kept whole on disk; `busy` are still being written."""
-        for path in unmasked(folder):
-            if path in busy or path in self._done:
+        self.mask_all([path for path in unmasked(folder) if path not in busy])
+
+    def mask_all(self, paths: Iterable[Path]) -> None:
+        """Mask files that nobody writes to any more."""
+        for path in paths:
+            if path in self._done:
                 continue
             self._done.add(path)
             try:
@@ -123,7 +128,8 @@ class Masker(TextMasker):
                 log.warning("the output %s could not be masked: %s", path, error)
 
     def _mask_file(self, path: Path) -> None:
-        draft = path.with_suffix(f".{os.getpid()}")
+        # Of its own: who goes on with the session masks the same file, maybe in this process.
+        draft = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(3)}")
         stream = self.stream()
         # Bytes that are no UTF-8 come through as they are, and so do line ends.
         with path.open(encoding="utf-8", errors="surrogateescape", newline="") as source:
@@ -153,13 +159,17 @@ def start_sweep(home: Path, own: str, masker: Masker) -> None:
 def _mask_leftovers(home: Path, own: str, masker: Masker) -> None:
     """What a process holds is its to mask, and `own` is this one's."""
     for folder in sorted((home / "outputs").glob("*")):
-        left = unmasked(folder) if folder.name != own else []
+        if folder.name == own or not unmasked(folder):
+            continue
         try:
-            if left:
-                SessionLock(home, folder.name).release()
-                masker.mask_files(folder, ())
+            lock = SessionLock(home, folder.name)
         except StoreError:
             continue
+        # What lies there while nobody holds the session is never written to again: a process that takes it
+        # from here on gives its outputs new names. So it need not wait until large ones are masked.
+        left = unmasked(folder)
+        lock.release()
+        masker.mask_all(left)
 
 
 def _environment_files(folder: Path | None) -> list[Path]:

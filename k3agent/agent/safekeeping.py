@@ -114,23 +114,23 @@ class Safekeeping:
         is_full = not writes or effects is not None or self._message_id != step.message_id
         try:
             commits, details = await asyncio.to_thread(self._save, effects, writes, is_full)
+            store.add_snapshot(
+                self._session_id,
+                SnapshotKind.CALL,
+                commits,
+                turn=step.turn,
+                message_id=step.message_id,
+                call_id=step.call_id,
+                tool=step.tool,
+                summary=step.summary,
+                details=details,
+            )
         except StoreError as error:
             log.warning("no snapshot before %s: %s", step.tool, error)
             return str(error)
         self._message_id = step.message_id
         self._has_saved = True
         self._last = commits
-        store.add_snapshot(
-            self._session_id,
-            SnapshotKind.CALL,
-            commits,
-            turn=step.turn,
-            message_id=step.message_id,
-            call_id=step.call_id,
-            tool=step.tool,
-            summary=step.summary,
-            details=details,
-        )
         outside = [str(path) for path in writes if not any(path.is_relative_to(root) for root in commits)]
         if outside:
             notify(f"outside of the workspace, so undo does not bring it back: {', '.join(outside)}")
@@ -214,13 +214,14 @@ class Safekeeping:
         self._has_saved = False
         try:
             commits, _ = await asyncio.to_thread(self._save, None, (), True)
+            if commits != self._last:
+                store.add_snapshot(self._session_id, SnapshotKind.TURN_END, commits, turn=turn)
         except StoreError as error:
+            # The turn is more than its last snapshot: a full disk takes only this one.
             log.warning("no snapshot at the end of turn %s: %s", turn, error)
             return
         self._message_id = ""
-        if commits != self._last:
-            self._last = commits
-            store.add_snapshot(self._session_id, SnapshotKind.TURN_END, commits, turn=turn)
+        self._last = commits
         await asyncio.to_thread(self._remember)
 
     def _remember(self) -> None:

@@ -22,7 +22,7 @@ from k3agent.agent.emitter import Emitter
 from k3agent.agent.loop import TurnParts, reports_only
 from k3agent.agent.masking import Masker, start_sweep
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
-from k3agent.agent.permissions import Permissions, Territory
+from k3agent.agent.permissions import Permissions
 from k3agent.agent.planning import Planner
 from k3agent.agent.policies import CompactionPolicy
 from k3agent.agent.repetition import RepetitionPolicy
@@ -124,50 +124,48 @@ class Session:
     @classmethod
     async def create(cls, options: SessionOptions, *, session_id: str | None = None) -> Session:
         """A new session. Raises ConfigError, StoreError (the id is taken) or what `client.connect` raises."""
-        await building.prepare(options)
-        store = SessionStore(options.home)
-        try:
-            stored = building.frozen_part(options, SessionId(session_id or new_session_id()))
-            lock = store.lock(stored.id)
-            try:
-                store.create(stored)
-                return cls(options, store, lock, stored)
-            except BaseException:
-                lock.release()
-                raise
-        except BaseException:
-            store.close()
-            raise
+
+        def begin(store: SessionStore, own: SessionId) -> StoredSession:
+            stored = building.frozen_part(options, own)
+            store.create(stored)
+            return stored
+
+        return await cls._open(options, lambda _: SessionId(session_id or new_session_id()), begin)
 
     @classmethod
     async def resume(cls, session_id: str, options: SessionOptions) -> Session:
         """An earlier session, under the same id, with the prompt and tools it was started with."""
-        await building.prepare(options)
-        store = SessionStore(options.home)
-        try:
-            found = store.resolve(session_id)
-            lock = store.lock(found)
-            try:
-                stored = store.load(found)
-                return cls(options, store, lock, building.mended(stored, options))
-            except BaseException:
-                lock.release()
-                raise
-        except BaseException:
-            store.close()
-            raise
+
+        def begin(store: SessionStore, own: SessionId) -> StoredSession:
+            return building.mended(store.load(own), options)
+
+        return await cls._open(options, lambda store: store.resolve(session_id), begin)
 
     @classmethod
     async def fork(cls, session_id: str, options: SessionOptions, *, new_id: str | None = None) -> Session:
         """A new session that starts from everything that was said in another; that one is not touched."""
+
+        def begin(store: SessionStore, own: SessionId) -> StoredSession:
+            forked = store.fork(store.resolve(session_id), own, str(options.cwd.resolve()))
+            return building.mended(forked, options)
+
+        return await cls._open(options, lambda _: SessionId(new_id or new_session_id()), begin)
+
+    @classmethod
+    async def _open(
+        cls,
+        options: SessionOptions,
+        find: Callable[[SessionStore], SessionId],
+        begin: Callable[[SessionStore, SessionId], StoredSession],
+    ) -> Session:
+        """`find` names it, `begin` makes or loads it once its lock is held."""
         await building.prepare(options)
         store = SessionStore(options.home)
         try:
-            forked = SessionId(new_id or new_session_id())
-            lock = store.lock(forked)
+            own = find(store)
+            lock = store.lock(own)
             try:
-                stored = store.fork(store.resolve(session_id), forked, str(options.cwd.resolve()))
-                return cls(options, store, lock, building.mended(stored, options))
+                return cls(options, store, lock, begin(store, own))
             except BaseException:
                 lock.release()
                 raise
@@ -206,22 +204,8 @@ class Session:
         options = self._options
         self._store.mask = self._masker.mask_value
         blob_folder = blobs.folder_of(options.home, self.id)
-        subtask = options.subtask
-        territory = Territory(
-            cwd=self._cwd,
-            extra_dirs=options.extra_dirs,
-            home=options.home,
-            environ=options.environ,
-            readable=(
-                *(blob_folder, self._tool_ctx.output_dir, options.home / "worktrees" / self.id),
-                *(subtask.readable if subtask else ()),
-            ),
-            walls=subtask.walls if subtask else (),
-            rules_root=subtask.rules_root if subtask else None,
-            checked=self._checked,
-            scratch=self.sandbox.scratch,
-            hosts=self.sandbox.hosts,
-        )
+        readable = (blob_folder, self._tool_ctx.output_dir, options.home / "worktrees" / self.id)
+        territory = building.territory(options, readable, self._checked, self.sandbox)
         permissions = Permissions(
             mode=options.permission_mode, allow=options.allow, deny=options.deny, territory=territory
         )
@@ -426,6 +410,11 @@ class Session:
         for the model.
         """
         self._approvals.answer(call_id, Answer(decision=decision, arguments=arguments, reason=reason))
+
+    @property
+    def open_questions(self) -> Sequence[AnyEvent]:
+        """Questions that wait for a person's answer, in the order in which they were asked."""
+        return tuple(self._approvals.asked.values())
 
     def reply(self, call_id: str, text: str) -> None:
         """A person's answer, in words, to `ApprovalAsked` of the tool `ask`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -44,7 +44,8 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a restore to before `target` will do, by folder. `saved`: the files as they are now; `only`: the
+    """What a restore to before `target` will do, by folder. `saved`: the files as they are now, without a
+    commit where they were only looked at; `only`: the
     one file that is brought back.
     """
 
@@ -174,13 +175,16 @@ class Undo:
     # --- the restore --------------------------------------------------------------------------------------
 
     def preview(self, target: SnapshotRow) -> Preview:
-        """Save the files as they are, and compare. Raises StoreError."""
+        """Compare the files with what they were then; nothing is written. Raises StoreError."""
+        return self._compare(target, self._peek)
+
+    def _compare(self, target: SnapshotRow, take: Callable[[str, Tree], Saved]) -> Preview:
         saved: dict[str, Saved] = {}
         trees: dict[str, Tree] = {}
         plans: dict[str, Plan] = {}
         for root, commit in target.commits.items():
             tree = trees[root] = self._tree(root, commit)
-            saved[root] = self._save(root, tree)
+            saved[root] = take(root, tree)
             plan = plans[root] = restoring.plan(saved[root].tree, tree)
             unsaved: dict[str, str] = target.details.get(root, {}).get("unsaved", {})
             for path, reason in {**tree.left_out, **unsaved}.items():
@@ -196,10 +200,16 @@ class Undo:
             if row.kind is SnapshotKind.CALL and "refs" in about
         }
 
+    def _peek(self, root: str, target: Tree) -> Saved:
+        place, extra = self._place(root), _covered(target)
+        try:
+            return place.peek(rules_of(place.root, self._store.home), extra, NO_LIMIT)
+        except TooMuch:
+            return place.peek(Rules(max_files=0), extra, NO_LIMIT)
+
     def _save(self, root: str, target: Tree) -> Saved:
         """All that is covered now or was covered then: nothing is overwritten or removed unsaved."""
-        place = self._place(root)
-        extra = [Extra(path) for path in (*target.whole, *target.files)]
+        place, extra = self._place(root), _covered(target)
         try:
             rules = rules_of(place.root, self._store.home)
             return place.save(self._session_id, rules, extra=extra, max_extra_bytes=NO_LIMIT)
@@ -223,7 +233,10 @@ class Undo:
         return self.finish(seq, await asyncio.to_thread(self.carry_out, fresh))
 
     def look_again(self, preview: Preview) -> Preview:
-        fresh = self.preview(preview.target)
+        """Save the files as they are: from here on nothing is lost. Raises StoreError where they differ from
+        what `preview` saw.
+        """
+        fresh = self._compare(preview.target, self._save)
         if preview.only is not None:
             fresh = fresh.reduced(preview.only)
         if fresh.paths != preview.paths:
@@ -260,6 +273,11 @@ class Undo:
         if not failures:
             self._store.end_restore(self._session_id, seq)
         return Outcome(seq=seq, failures=failures)
+
+
+def _covered(target: Tree) -> list[Extra]:
+    """What was covered then, whatever the rules say now."""
+    return [Extra(path) for path in (*target.whole, *target.files)]
 
 
 def _actions(plan: Plan) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from k3agent import __version__
 from k3agent.agent.changes import BY_PRODUCTS
 from k3agent.agent.git_marks import git_folder
-from k3agent.events import AnyEvent, CallEnded, CallProposed, TurnStarted
+from k3agent.events import AnyEvent, CallEnded, CallProposed, CheckEnded, TurnStarted
 from k3agent.store.worktree import SAFE, bare_environ
 from k3agent.types import JsonObject
 
@@ -46,14 +46,20 @@ def tree_state(folder: Path) -> JsonObject:
             total += path.lstat().st_size
             if total > MAX_BYTES or state["files"] > MAX_FILES:
                 raise TooMuch(f"more than {MAX_FILES} files or {MAX_BYTES >> 30} GB")
-            is_link = path.is_symlink()
-            content = os.fsencode(path.readlink()) if is_link else path.read_bytes()
-            kind = "link" if is_link else f"{path.stat().st_mode & 0o111:o}"
-            line = f"{kind} {hashlib.sha256(content).hexdigest()} ".encode() + os.fsencode(name) + b"\0"
-            digest.update(line)
+            kind, content = _content(path)
+            digest.update(f"{kind} {content} ".encode() + os.fsencode(name) + b"\0")
     except (OSError, TooMuch, subprocess.SubprocessError) as error:
         return {**state, "note": f"not hashed: {error}"}
     return {**state, "sha256": digest.hexdigest()}
+
+
+def _content(path: Path) -> tuple[str, str]:
+    """What it is (a link, or who may execute it) and the hash of what it holds, read piece by piece."""
+    if path.is_symlink():
+        return "link", hashlib.sha256(os.fsencode(path.readlink())).hexdigest()
+    with path.open("rb") as file:
+        kind = f"{os.fstat(file.fileno()).st_mode & 0o111:o}"
+        return kind, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _names(folder: Path) -> list[str]:
@@ -100,6 +106,8 @@ class RunReceipt:
         self._before = tree_state(cwd)
         self._prompts: list[str] = []
         self._calls: dict[str, JsonObject] = {}
+        # Every round; the result has the last one alone.
+        self._checks: list[JsonObject] = []
         self._clock = time.monotonic()
 
     def event(self, event: AnyEvent) -> None:
@@ -114,6 +122,16 @@ class RunReceipt:
                 entry["state"] = is_refused if event.result.is_error else "done"
                 entry["files"] = list(event.files)
                 entry["duration_s"] = round(event.duration_s, 3)
+                if event.exit_code is not None:
+                    entry["exit_code"] = event.exit_code
+            case CheckEnded():
+                self._checks.append(
+                    {
+                        "command": event.command,
+                        "exit_code": event.exit_code,
+                        "at": event.at.isoformat(),
+                    }
+                )
             case _:
                 return
 
@@ -133,6 +151,7 @@ class RunReceipt:
             "command": sys.argv[1:],
             "prompts": self._prompts,
             "ran": list(self._calls.values()),
+            "checks": self._checks,
             "tree_before": self._before,
             "tree_after": tree_state(self._cwd),
             "result": {name: value for name, value in line.items() if name not in ("type", "uuid")},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,6 +153,47 @@ def look_below(
         _walk(root, relative, tree, known, is_left_out, check, is_everything=True)
     else:
         _add(tree, relative, info, known)
+
+
+def add_extra(root: Path, tree: Tree, extra: Sequence[Extra], rules: Rules, max_bytes: int) -> dict[str, str]:
+    """Take up what is left out at or below the paths of `extra`, the smallest first."""
+    wanted: set[str] = set()
+    with_parts = {"", *(parent for path in tree.left_out for parent in parents_of(path))}
+    for one in extra:
+        above = covering(one.path, tree.left_out)
+        if above is not None and one.fits(tree.left_out[above]):
+            wanted.add(one.path)
+        elif above is None and one.path in with_parts:
+            below = ((path, why) for path, why in tree.left_out.items() if one.fits(why))
+            wanted |= {path for path, _ in below if is_below(path, one.path)}
+    found: list[tuple[int, str, Tree]] = []
+    unsaved: dict[str, str] = {}
+    for path in wanted:
+        part = Tree()
+        try:
+            look_below(root, path, part, {}, rules.private)
+        except TooMuch as error:
+            unsaved[path] = str(error)
+            continue
+        if part.files or part.folders:
+            found.append((sum(entry.size for entry in part.files.values()), path, part))
+    left = max_bytes
+    for size, path, part in sorted(found, key=lambda item: (item[0], item[1])):
+        if size > left:
+            unsaved[path] = f"{size / 1e6:,.0f} MB are more than is saved"
+            continue
+        left -= size
+        tree.files.update(part.files)
+        tree.fresh += part.fresh
+        tree.folders.update(part.folders)
+        for parent in parents_of(path):
+            info = stat_of(root, parent)
+            tree.folders.setdefault(parent, stat.S_IMODE(info.st_mode) if info else 0o755)
+        # A part of a folder that is left out is saved; the folder as a whole stays left out.
+        tree.left_out.pop(path, None)
+        tree.left_out.update(part.left_out)
+        tree.whole.append(path)
+    return unsaved
 
 
 def stat_of(root: Path, relative: str) -> os.stat_result | None:

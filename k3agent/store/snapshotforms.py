@@ -123,6 +123,25 @@ def blob_id(size: int, pieces: Any, write: Callable[[bytes], Any] | None) -> str
     return digest.hexdigest()
 
 
+def identify(root: Path, path: str, tree: Tree) -> None:
+    """Read a file of `tree` for the id of its content. One that has gone is taken out, one that cannot be
+    read is left out.
+    """
+    entry, place = tree.files[path], root / path
+    try:
+        if entry.is_link:
+            data = link_target(place)
+            entry.blob = blob_id(len(data), [data], None)
+            return
+        with os.fdopen(open_file(place), "rb") as file:
+            entry.blob = blob_id(entry.size, chunks(file, entry.size), None)
+    except (FileNotFoundError, FileChanged):
+        del tree.files[path]
+    except OSError:
+        del tree.files[path]
+        tree.left_out[path] = filetree.UNREADABLE
+
+
 def settle(entry: Entry, before: os.stat_result, after: os.stat_result) -> None:
     """The sign under which the content is known, unless the file may change again under the same one."""
     sign = (after.st_size, after.st_mtime_ns, after.st_ctime_ns, after.st_ino)

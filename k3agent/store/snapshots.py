@@ -33,6 +33,7 @@ from k3agent.store.snapshotforms import (
     build,
     chunks,
     describe,
+    identify,
     link_target,
     open_file,
     quoted,
@@ -114,13 +115,30 @@ class Snapshots:
                 if renew is not None and only is None and _has_news(base.tree, tree):
                     rules = renew()
                     tree = self._look(base, rules, None)
-                new_bytes = sum(tree.files[path].size for path in tree.fresh)
-                if new_bytes > MAX_NEW_BYTES:
-                    raise TooMuch(f"{self.root} has {new_bytes / 1e9:.1f} GB of files that are not saved yet")
-                unsaved = self._add_extra(tree, extra, rules, max_extra_bytes) if extra else {}
+                self._check_size(tree)
+                unsaved = filetree.add_extra(self.root, tree, extra, rules, max_extra_bytes) if extra else {}
                 return self._commit(session_id, base, tree, unsaved)
             except OSError as error:
                 raise StoreError(f"the files in {self.root} cannot be saved: {error}") from error
+
+    def peek(self, rules: Rules, extra: Sequence[Extra], max_extra_bytes: int) -> Saved:
+        """What `save` would save now, with its commit left empty: nothing is written. Raises StoreError."""
+        with self._lock:
+            try:
+                base = self._base or (self._known() if self.is_begun else _Base())
+                tree = self._look(base, rules, None)
+                self._check_size(tree)
+                unsaved = filetree.add_extra(self.root, tree, extra, rules, max_extra_bytes)
+                for path in dict.fromkeys(tree.fresh):
+                    identify(self.root, path, tree)
+                return Saved(commit="", tree=tree, unsaved=unsaved)
+            except OSError as error:
+                raise StoreError(f"the files in {self.root} cannot be looked at: {error}") from error
+
+    def _check_size(self, tree: Tree) -> None:
+        new_bytes = sum(tree.files[path].size for path in tree.fresh)
+        if new_bytes > MAX_NEW_BYTES:
+            raise TooMuch(f"{self.root} has {new_bytes / 1e9:.1f} GB of files that are not saved yet")
 
     def _look(self, base: _Base, rules: Rules, only: Sequence[str] | None) -> Tree:
         if only is None or not base.tree_id:
@@ -137,46 +155,6 @@ class Snapshots:
                         tree.folders[parent] = stat.S_IMODE(info.st_mode)
                 filetree.look_below(self.root, path, tree, last.files)
         return tree
-
-    def _add_extra(self, tree: Tree, extra: Sequence[Extra], rules: Rules, max_bytes: int) -> dict[str, str]:
-        """Take up what is left out at or below the paths of `extra`, the smallest first."""
-        wanted: set[str] = set()
-        with_parts = {"", *(parent for path in tree.left_out for parent in filetree.parents_of(path))}
-        for one in extra:
-            above = filetree.covering(one.path, tree.left_out)
-            if above is not None and one.fits(tree.left_out[above]):
-                wanted.add(one.path)
-            elif above is None and one.path in with_parts:
-                below = ((path, why) for path, why in tree.left_out.items() if one.fits(why))
-                wanted |= {path for path, _ in below if filetree.is_below(path, one.path)}
-        found: list[tuple[int, str, Tree]] = []
-        unsaved: dict[str, str] = {}
-        for path in wanted:
-            part = Tree()
-            try:
-                filetree.look_below(self.root, path, part, {}, rules.private)
-            except filetree.TooMuch as error:
-                unsaved[path] = str(error)
-                continue
-            if part.files or part.folders:
-                found.append((sum(entry.size for entry in part.files.values()), path, part))
-        left = max_bytes
-        for size, path, part in sorted(found, key=lambda item: (item[0], item[1])):
-            if size > left:
-                unsaved[path] = f"{size / 1e6:,.0f} MB are more than is saved"
-                continue
-            left -= size
-            tree.files.update(part.files)
-            tree.fresh += part.fresh
-            tree.folders.update(part.folders)
-            for parent in filetree.parents_of(path):
-                info = filetree.stat_of(self.root, parent)
-                tree.folders.setdefault(parent, stat.S_IMODE(info.st_mode) if info else 0o755)
-            # A part of a folder that is left out is saved; the folder as a whole stays left out.
-            tree.left_out.pop(path, None)
-            tree.left_out.update(part.left_out)
-            tree.whole.append(path)
-        return unsaved
 
     def _commit(self, session_id: str, base: _Base, tree: Tree, unsaved: dict[str, str]) -> Saved:
         changed: list[str] = []

@@ -16,9 +16,11 @@ from support.fleet import FleetClient, fan_out, item
 from support.trees import picture
 
 from k3agent.commands.undo import undo
+from k3agent.errors import StoreError
 from k3agent.events import ApprovalAsked, Decision, Noticed
 from k3agent.store import snapshots
 from k3agent.store.sessions import SessionStore
+from k3agent.store.snapshotrows import SnapshotKind
 
 WHO = ("-c", "user.name=t", "-c", "user.email=t@localhost")
 
@@ -153,6 +155,72 @@ async def test_steps_dry_run_asking_and_taking_back(tmp_path: Path) -> None:
     assert cli(ws, "--yes", "--to", str(undos[0]["step"])).returncode == 0
     assert (ws / "a.txt").read_text() == "2\n" and (ws / "new.txt").read_text() == "x\n"
     assert cli(ws, "--to", "99").returncode == 1
+
+
+async def test_to_look_writes_nothing(repository: Path) -> None:
+    run = await run_command(
+        repository, "echo 1 > new.txt; git reset -q --hard; rm -rf build", "echo 2 > b.py"
+    )
+    await run.session.aclose()
+    # Since then: changes of the user, and a file that was left out then and is not now.
+    (repository / "later.txt").write_text("mine\n")
+    (repository / ".gitignore").write_text("")
+    home = repository.parent / "home"
+    store = SessionStore(home)
+
+    def kept() -> tuple[object, ...]:
+        return picture(home / "snapshots"), store.snapshots(run.session.id), picture(repository)
+
+    before = kept()
+    shown = {}
+    for flags in (["--dry-run"], ["--dry-run", "--json"], ["--to", "1", "--dry-run", "--json"], ["--json"]):
+        done = cli(repository, *flags)
+        shown[" ".join(flags)] = done.stdout
+        # Without --dry-run it would ask, and nobody is there.
+        assert done.returncode == (0 if "--dry-run" in flags else 2), done.stderr
+        assert kept() == before, flags
+    store.close()
+    (plan,) = json.loads(shown["--to 1 --dry-run --json"])["folders"].values()
+    assert "build/out.bin" in plan["bring_back"]
+    assert {"a.py", "b.py", "new.txt"} <= {*plan["change"], *plan["bring_back"]}
+    assert "later.txt" in plan["delete"]
+    # What it said is what it does.
+    assert cli(repository, "--to", "1", "--yes").returncode == 0
+    assert (repository / "a.py").read_bytes() == b"days of work\r\n\xff\x00"
+    assert not (repository / "later.txt").exists()
+
+
+async def test_a_full_disk_at_the_end_of_a_turn_does_not_lose_the_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ws").mkdir()
+    kept = SessionStore.add_snapshot
+
+    def full(store: SessionStore, session_id: str, kind: SnapshotKind, *rest: object, **more: object) -> int:
+        if kind is SnapshotKind.TURN_END:
+            raise StoreError("cannot write to the session store: database or disk is full")
+        return kept(store, session_id, kind, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SessionStore, "add_snapshot", full)
+    run = await run_command(tmp_path / "ws", "echo 1 > a.txt")
+    assert run.session._store.last_turn(run.session.id).outcome == "success"  # type: ignore[union-attr]
+    # The next turn saves as before.
+    monkeypatch.undo()
+    assert run.session.undo.first() is not None
+    await run.session.aclose()
+
+
+async def test_a_full_disk_before_a_call_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ws").mkdir()
+
+    def full(*_: object, **__: object) -> int:
+        raise StoreError("cannot write to the session store: database or disk is full")
+
+    monkeypatch.setattr(SessionStore, "add_snapshot", full)
+    run = await run_command(tmp_path / "ws", "echo 1 > a.txt", "rm a.txt")
+    assert "could not be saved first" in run.results[1] and (tmp_path / "ws" / "a.txt").exists()
+    assert any("database or disk is full" in event.text for event in run.events if isinstance(event, Noticed))
+    await run.session.aclose()
 
 
 async def test_nothing_that_a_repository_configures_runs_or_changes_bytes(repository: Path) -> None:

@@ -95,6 +95,7 @@ def test_every_text_can_be_stored_as_utf8(text: str) -> None:
 FIELDS = {
     "str": texts,
     "int": counts,
+    "int | None": st.none() | counts,
     "float": st.floats(0, 1e9),
     "bool": st.booleans(),
     "JsonObject | None": st.none() | objects,

@@ -13,6 +13,7 @@ from support.agents import DONE, ReplayClient, Run, call, finished, options, sta
 from support.secret_shapes import pem, shapes, text
 
 from k3agent import codec
+from k3agent.agent.masking import Masker, _mask_leftovers
 from k3agent.agent.session import Session
 from k3agent.events import ApprovalAsked, CallProgressed, Decision, Noticed, TextStreamed
 from k3agent.providers.scripted import ScriptedCall, Step
@@ -211,3 +212,25 @@ async def test_what_a_killed_session_left_is_masked_at_the_next_start(tmp_path: 
     await run.session.aclose()
     assert KEYS[0] in held.read_text(), "a session that lives masks its own"
     lock.release()
+
+
+def test_a_session_taken_up_during_the_sweep_keeps_its_new_outputs(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "outputs" / "killed"
+    folder.mkdir(parents=True)
+    for number in (1, 2):
+        (folder / f"output-000{number}-abc.txt").write_text(f"before {KEYS[0]} after\n")
+    written = folder / "output-0003-def.txt"
+
+    class Slow(Masker):
+        def _mask_file(self, path: Path) -> None:
+            if not written.exists():
+                # Large outputs take their time: meanwhile somebody goes on with the session.
+                SessionLock(tmp_path / "home", "killed").release()
+                written.write_text(f"{KEYS[0]} is still being written")
+            super()._mask_file(path)
+
+    _mask_leftovers(tmp_path / "home", "own", Slow({}))
+    assert [KEYS[0] in path.read_text() for path in sorted(folder.glob("output-*"))] == [False, False, True]
+    assert sorted(path.name[:11] for path in folder.iterdir()) == [
+        f"output-000{number}" for number in (1, 2, 3)
+    ]

@@ -1,11 +1,16 @@
-"""The receipt of a run: what it asks git runs nothing of the repository's."""
+"""The receipt of a run: what it tells, and that what it asks git runs nothing of the repository's."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
+import tracemalloc
 from pathlib import Path
 
-from k3agent.headless.receipts import tree_state
+from support.agents import DONE, call, start, step
+
+from k3agent.headless.receipts import RunReceipt, tree_state
 
 
 def test_a_receipt_runs_no_monitor_of_the_repository(tmp_path: Path) -> None:
@@ -18,3 +23,33 @@ def test_a_receipt_runs_no_monitor_of_the_repository(tmp_path: Path) -> None:
     (tmp_path / "ran").unlink()
     assert tree_state(tmp_path)["files"] == 1
     assert not (tmp_path / "ran").exists()
+
+
+def test_large_files_are_hashed_piece_by_piece(tmp_path: Path) -> None:
+    content = bytes(range(256)) * (32 << 12)
+    (tmp_path / "large").write_bytes(content)
+    tracemalloc.start()
+    state = tree_state(tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    line = f"0 {hashlib.sha256(content).hexdigest()} large\0"
+    assert state["sha256"] == hashlib.sha256(line.encode()).hexdigest()
+    assert peak < len(content) // 8
+
+
+async def test_it_has_the_exit_codes_of_commands_and_of_every_check(tmp_path: Path) -> None:
+    paper = RunReceipt(tmp_path / "receipt.json", tmp_path)
+    answers = [step(call("shell", command="exit 3")), DONE, step(call("write", path="ok", content="x")), DONE]
+    run = await start(tmp_path, answers, checks=("test -e ok",), allow=("shell",), sandbox="off")
+    run.session.subscribe(paper.event)
+    await run.session.submit("do it")
+    await run.session.aclose()
+    assert paper.write({}, {}) == ""
+    receipt = json.loads((tmp_path / "receipt.json").read_text())
+    shell, write = receipt["ran"]
+    assert (shell["tool"], shell["exit_code"]) == ("shell", 3)
+    assert write["tool"] == "write" and "exit_code" not in write
+    assert [(one["command"], one["exit_code"]) for one in receipt["checks"]] == [
+        ("test -e ok", 1),
+        ("test -e ok", 0),
+    ]
