@@ -27,6 +27,7 @@ COMMANDS = {
     "serve": "the bundled K3 engine as an OpenAI-compatible server",
     "bench": "how fast a served model is: prefill, decode, prefix hits; load",
     "plan": "what a model needs in memory, what fits on which GPUs, how to start it",
+    "acp": "Agent Client Protocol over stdio, for editors",
     "models": "known models and where each can be reached from here",
     "config": "list, get, set, path, trust",
     "login": "stores a provider's key in the system keyring",
@@ -120,6 +121,8 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from k3agent.commands.undo import undo as found
     elif name == "config":
         from k3agent.commands.config import config as found
+    elif name == "acp":
+        from k3agent.commands.acp import acp as found
     elif name in {"login", "logout"}:
         from k3agent.commands import login
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from k3agent.agent.instructions import checks_in, find_instructions
 from k3agent.config.settings import Settings
@@ -109,6 +110,8 @@ class SessionOptions:
     tasks: TaskLimits = BY_DEFAULT_TASKS
     subtask: Subtask | None = None
     snapshots: bool = True
+    # Puts others in the place of tools, as an editor does for those that work on files.
+    adapt_tools: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
 
     @classmethod
     def from_settings(

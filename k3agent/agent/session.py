@@ -209,7 +209,7 @@ class Session:
         permissions = Permissions(
             mode=options.permission_mode, allow=options.allow, deny=options.deny, territory=territory
         )
-        tools = building.load_tools()
+        tools = options.adapt_tools(building.load_tools())
         offered = {spec.name: tools[spec.name] for spec in self.specs if spec.name in tools}
         return Workbench(
             tools=offered,

@@ -13,8 +13,10 @@ import secrets
 import stat
 from bisect import bisect_left
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from k3agent.errors import ToolError
 from k3agent.tools.support.freshness import digest
@@ -35,6 +37,20 @@ BOMS = (
 UNKNOWN = "unknown 8-bit"
 _HIGH_RUN = re.compile(rb"[\x80-\xff]+")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+
+
+class Buffers(Protocol):
+    """Texts that somebody else holds, such as an editor: what is on the disk may be older."""
+
+    def read(self, path: Path) -> bytes | None: ...
+
+    def write(self, path: Path, data: bytes) -> bool:
+        """Whether it takes the new content."""
+        ...
+
+
+# Of the running call; None: the disk alone counts.
+buffers: ContextVar[Buffers | None] = ContextVar("buffers", default=None)
 
 
 class BinaryFileError(ToolError):
@@ -72,6 +88,9 @@ def normalise(text: str) -> str:
 
 def read_bytes(path: Path, shown: str) -> bytes:
     """All bytes of a regular file. Fifos and devices are refused without waiting for them."""
+    held = buffers.get()
+    if held is not None and (unsaved := held.read(path)) is not None:
+        return unsaved
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except IsADirectoryError as error:
@@ -243,6 +262,9 @@ def write_atomic(path: Path, data: bytes, shown: str) -> None:
     """Put `data` at `path` at once or not at all, keeping its mode bits; parents are made. `path` is
     resolved, so a link's target is written and the link stays.
     """
+    held = buffers.get()
+    if held is not None and held.write(path, data):
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

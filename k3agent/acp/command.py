@@ -1,0 +1,87 @@
+"""`k3agent acp`: serves one editor over standard input and output until it closes them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from k3agent.acp.server import Server, ServerOptions
+from k3agent.jsonrpc import Peer
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+DESCRIPTION = (
+    "Agent Client Protocol over standard input and output, for editors. An editor starts it; sessions, their"
+    " folders and prompts come from there."
+)
+END_LIMIT_S = 5.0
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    """Every flag with one line of help; all hold for each session of the editor."""
+    from k3agent.config.flags import add_model_and_rules
+    from k3agent.config.settings import SANDBOXES
+
+    add_model_and_rules(parser, "default")
+    add = parser.add_argument
+    add("--sandbox", choices=SANDBOXES, help="strict fails where no sandbox works (default: auto)")
+    add("--append-system-prompt", metavar="TEXT", help="text added to the system prompt")
+
+
+def run(args: Namespace, environ: Mapping[str, str]) -> int:
+    """Serve until the editor closes its end, or a signal comes; the exit code."""
+    from k3agent.config.keys import with_stored_keys
+    from k3agent.config.paths import data_home
+    from k3agent.logs import start_logging
+
+    home = data_home(environ)
+    start_logging(home, environ)
+    names = ("model", "provider", "base_url", "effort", "permission_mode", "sandbox", "append_system_prompt")
+    flags: dict[str, Any] = {name: getattr(args, name) for name in names}
+    options = ServerOptions(
+        environ=with_stored_keys(environ, home),
+        home=home,
+        flags=flags,
+        allow=tuple(args.allow),
+        deny=tuple(args.deny),
+    )
+    signum = asyncio.run(_serve(options))
+    # The thread that reads standard input may wait for ever: nothing is left that needs an orderly end.
+    os._exit(128 + signum if signum else 0)
+
+
+async def _serve(options: ServerOptions) -> int:
+    """The signal that ended it, or 0."""
+    from k3agent.acp.stdio import StandardStreams
+
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(signum: int) -> None:
+        if not ended.done():
+            ended.set_result(signum)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    server = Server(options)
+    streams: StandardStreams | None = None
+    peer = Peer(
+        lambda message: streams.send(message) if streams is not None else None,
+        on_request=server.request,
+        on_notification=server.notification,
+    )
+    server.peer = peer
+    streams = StandardStreams(peer.receive_line, lambda: end(0))
+    signum = await ended
+    peer.close("the editor has closed the connection")
+    try:
+        async with asyncio.timeout(END_LIMIT_S):
+            await server.aclose()
+    except TimeoutError:
+        pass
+    streams.close()
+    return signum

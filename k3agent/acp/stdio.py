@@ -1,0 +1,79 @@
+"""Lines of JSON over this process's standard input and output.
+
+Both are read and written by threads with plain system calls: they may be pipes, sockets or files, and an
+editor that reads slowly holds up nobody. Whatever else prints goes to standard error from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+
+from k3agent.types import JsonObject
+
+MAX_LINE_BYTES = 128 * 1024 * 1024
+
+
+class StandardStreams:
+    """`on_line` and `on_end` are called in the event loop. Made once in a process."""
+
+    def __init__(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_line, self._on_end = on_line, on_end
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._out = os.dup(1)
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+        self._writer = threading.Thread(target=self._write, name="stdout", daemon=True)
+        self._writer.start()
+        threading.Thread(target=self._read, name="stdin", daemon=True).start()
+
+    def send(self, message: JsonObject) -> None:
+        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+        self._lines.put(text.encode("utf-8", "replace") + b"\n")
+
+    def close(self, limit_s: float = 2.0) -> None:
+        """Write what is left, at most for `limit_s`."""
+        self._lines.put(None)
+        self._writer.join(limit_s)
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                view = memoryview(line)
+                while view:
+                    view = view[os.write(self._out, view) :]
+            except OSError:
+                # The reader is gone: the end of standard input, which follows, ends the session.
+                return
+
+    def _read(self) -> None:
+        rest = bytearray()
+        while True:
+            try:
+                piece = os.read(0, 1 << 16)
+            except OSError:
+                break
+            if not piece:
+                break
+            searched = len(rest)
+            rest += piece
+            while (end := rest.find(b"\n", searched)) >= 0:
+                self._tell(self._on_line, bytes(rest[:end]))
+                del rest[: end + 1]
+                searched = 0
+            if len(rest) > MAX_LINE_BYTES:
+                break
+        self._tell(self._on_end)
+
+    def _tell(self, heard: Callable[..., None], *values: bytes) -> None:
+        try:
+            self._loop.call_soon_threadsafe(heard, *values)
+        except RuntimeError:
+            # The loop has ended before the input has.
+            return

@@ -1,0 +1,298 @@
+"""`k3agent acp` as an editor meets it: a real process, the protocol's own client at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("acp", reason="the client of the protocol is not installed")
+
+from acp import RequestError, image_block, text_block
+from acp.schema import EmbeddedResourceContentBlock, ResourceContentBlock, TextResourceContents
+from support.acp_client import Editor, connected
+from support.headless import Bench, make_bench
+from support.runs import ANSWER, served, task
+
+from k3agent.providers.scripted import ScriptedCall, Step
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 40).decode()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return make_bench(tmp_path)
+
+
+async def test_a_task_is_streamed_with_calls_diffs_and_permissions(bench: Bench) -> None:
+    editor = Editor()
+    with served(bench, task()):
+        async with connected(bench, editor) as line:
+            assert line.hello.agent_capabilities.load_session
+            assert line.hello.agent_info.name == "k3agent"
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            assert {mode.id for mode in session.modes.available_modes} >= {"plan", "default", "auto"}
+            assert session.modes.current_mode_id == "default"
+            ended = await line.agent.prompt(
+                session_id=session.session_id, prompt=[text_block("make two into TWO")]
+            )
+    assert ended.stop_reason == "end_turn"
+    assert ended.usage.output_tokens > 0
+    assert editor.text() == ANSWER
+    assert "look first" in editor.text("agent_thought_chunk")
+    assert (bench.workspace / "a.txt").read_text() == "one\nTWO\nthree\n"
+
+    calls = editor.of("tool_call")
+    assert [(call.kind, call.status) for call in calls] == [
+        ("read", "pending"), ("edit", "pending"), ("execute", "pending"),
+    ]  # fmt: skip
+    assert calls[0].locations[0].path == str(bench.workspace / "a.txt")
+    change = calls[1].content[0]
+    assert (change.type, change.old_text, change.new_text) == ("diff", "two", "TWO")
+    assert change.path == str(bench.workspace / "a.txt")
+    states = [(update.tool_call_id, update.status) for update in editor.of("tool_call_update")]
+    for call in calls:
+        assert states.index((call.tool_call_id, "in_progress")) < states.index(
+            (call.tool_call_id, "completed")
+        )
+    assert "TWO" in editor.of("tool_call_update")[-1].content[0].content.text
+
+    (first, options), *_ = editor.asked
+    assert first.tool_call_id == calls[1].tool_call_id
+    assert first.content[0].new_text == "TWO"
+    assert [option.kind for option in options] == ["allow_once", "allow_always", "reject_once"]
+    assert editor.of("usage_update")[-1].size > 0
+    assert editor.of("session_info_update")[0].title == "make two into TWO"
+
+
+async def test_a_denied_call_leaves_the_file_and_tells_the_model(bench: Bench) -> None:
+    editor = Editor(choose=lambda call, options: options[-1].option_id)
+    with served(bench, task()) as server:
+        async with connected(bench, editor) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("do it")])
+    assert (bench.workspace / "a.txt").read_text() == "one\ntwo\nthree\n"
+    results = [message for message in server.requests[-1].json["messages"] if message["role"] == "tool"]
+    assert "the user said deny" in results[1]["content"]
+    failed = [update for update in editor.of("tool_call_update") if update.status == "failed"]
+    assert failed[0].tool_call_id == editor.of("tool_call")[1].tool_call_id
+
+
+async def test_a_rule_for_the_session_is_asked_for_once(bench: Bench) -> None:
+    edits = [
+        Step(calls=(ScriptedCall(name="edit", arguments={"path": "a.txt", "old": old, "new": new}),))
+        for old, new in (("one", "1"), ("two", "2"))
+    ]
+    editor = Editor(choose=lambda call, options: "allow-session")
+    with served(bench, [*edits, Step(text="done")]):
+        async with connected(bench, editor) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("number them")])
+    assert len(editor.asked) == 1
+    assert (bench.workspace / "a.txt").read_text() == "1\n2\nthree\n"
+
+
+async def test_modes_hold_from_the_next_call_on(bench: Bench) -> None:
+    editor = Editor()
+    with served(bench, task()):
+        async with connected(bench, editor) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.set_session_mode(session_id=session.session_id, mode_id="accept-edits")
+            with pytest.raises(RequestError) as refused:
+                await line.agent.set_session_mode(session_id=session.session_id, mode_id="wild")
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("do it")])
+    assert "wild" in str(refused.value)
+    assert editor.of("current_mode_update")[0].current_mode_id == "accept-edits"
+    assert all(call.kind != "edit" for call, _ in editor.asked)
+
+
+async def test_cancel_ends_the_turn_while_the_model_writes_and_while_it_asks(bench: Bench) -> None:
+    slow = Step(text="word " * 400, piece=5, piece_delay_s=0.05)
+    with served(bench, [slow, *task()]):
+        editor = Editor()
+        async with connected(bench, editor) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            seen = asyncio.Event()
+            editor.on_update = lambda update: seen.set() if "message_chunk" in update.session_update else None
+            turn = asyncio.create_task(
+                line.agent.prompt(session_id=session.session_id, prompt=[text_block("write much")])
+            )
+            await asyncio.wait_for(seen.wait(), 60)
+            await line.agent.cancel(session_id=session.session_id)
+            assert (await asyncio.wait_for(turn, 60)).stop_reason == "cancelled"
+
+            asking = asyncio.Event()
+
+            def never(call: object, options: object) -> None:
+                asking.set()
+
+            editor.choose = never
+            turn = asyncio.create_task(
+                line.agent.prompt(session_id=session.session_id, prompt=[text_block("do it")])
+            )
+            await asyncio.wait_for(asking.wait(), 60)
+            await line.agent.cancel(session_id=session.session_id)
+            assert (await asyncio.wait_for(turn, 60)).stop_reason == "cancelled"
+    assert (bench.workspace / "a.txt").read_text() == "one\ntwo\nthree\n"
+
+
+async def test_sessions_are_listed_loaded_resumed_and_forked(bench: Bench) -> None:
+    with served(bench, [*task(), Step(text="again"), Step(text="a fork")]) as server:
+        async with connected(bench, Editor()) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("do it")])
+        editor = Editor()
+        async with connected(bench, editor) as line:
+            listed = await line.agent.list_sessions(cwd=str(bench.workspace))
+            assert [(item.session_id, item.title) for item in listed.sessions] == [
+                (session.session_id, "do it")
+            ]
+            await line.agent.load_session(
+                cwd=str(bench.workspace), session_id=session.session_id, mcp_servers=[]
+            )
+            assert editor.text("user_message_chunk") == "do it"
+            assert editor.text() == ANSWER
+            assert [call.kind for call in editor.of("tool_call")] == ["read", "edit", "execute"]
+            assert {update.status for update in editor.of("tool_call_update")} == {"completed"}
+            await line.agent.close_session(session_id=session.session_id)
+            editor.updates.clear()
+            await line.agent.resume_session(
+                cwd=str(bench.workspace), session_id=session.session_id, mcp_servers=[]
+            )
+            assert "user_message_chunk" not in editor.kinds()
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("and again")])
+            assert editor.text() == "again"
+            fork = await line.agent.fork_session(
+                cwd=str(bench.workspace), session_id=session.session_id, mcp_servers=[]
+            )
+            assert fork.session_id != session.session_id
+            await line.agent.prompt(session_id=fork.session_id, prompt=[text_block("fork")])
+    last = [
+        message["content"] for message in server.requests[-1].json["messages"] if message["role"] == "user"
+    ]
+    assert any("do it" in str(text) for text in last)
+    # The transcript is the same bytes, whoever shows it.
+    earlier, later = server.requests[3].json["messages"], server.requests[4].json["messages"]
+    assert later[: len(earlier)] == earlier
+
+
+async def test_images_links_and_attached_text_reach_the_model(bench: Bench) -> None:
+    note = bench.workspace / "note.md"
+    attached = EmbeddedResourceContentBlock(
+        type="resource", resource=TextResourceContents(uri=note.as_uri(), text="remember the milk")
+    )
+    link = ResourceContentBlock(type="resource_link", uri=(bench.workspace / "a.txt").as_uri(), name="a.txt")
+    with served(bench, [Step(text="seen")]) as server:
+        async with connected(bench, Editor()) as line:
+            assert line.hello.agent_capabilities.prompt_capabilities.image
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            blocks = [
+                text_block("look at "),
+                link,
+                text_block(" and "),
+                attached,
+                image_block(PNG, "image/png"),
+            ]
+            await line.agent.prompt(session_id=session.session_id, prompt=blocks)
+            with pytest.raises(RequestError):
+                await line.agent.prompt(
+                    session_id=session.session_id, prompt=[image_block("bm9uZQ==", "image/png")]
+                )
+    sent = server.requests[0].json["messages"][-1]["content"]
+    words = next(part["text"] for part in sent if part["type"] == "text")
+    assert words.startswith("look at @a.txt and @note.md")
+    assert "remember the milk" in words
+    assert any(part["type"] == "image_url" for part in sent)
+
+
+async def test_unsaved_buffers_count_and_edits_go_through_the_editor(bench: Bench) -> None:
+    path = str(bench.workspace / "a.txt")
+    steps = [
+        Step(calls=(ScriptedCall(name="read", arguments={"path": "a.txt"}),)),
+        Step(
+            calls=(ScriptedCall(name="edit", arguments={"path": "a.txt", "old": "unsaved", "new": "kept"}),)
+        ),
+        Step(calls=(ScriptedCall(name="write", arguments={"path": "new.txt", "content": "fresh\n"}),)),
+        Step(text="done"),
+    ]
+    editor = Editor(buffers={path: "one\nunsaved\nthree\n"})
+    with served(bench, steps) as server:
+        async with connected(bench, editor, has_files=True) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("keep it")])
+    results = [message for message in server.requests[-1].json["messages"] if message["role"] == "tool"]
+    assert "2\tunsaved" in results[0]["content"]
+    assert editor.written == {
+        path: "one\nkept\nthree\n",
+        str(bench.workspace / "new.txt"): "fresh\n",
+    }
+    assert (bench.workspace / "a.txt").read_text() == "one\nkept\nthree\n"
+    assert (bench.workspace / "new.txt").read_text() == "fresh\n"
+
+
+async def test_an_editor_that_does_not_save_leaves_nothing_undone(bench: Bench) -> None:
+    editor = Editor(saves=False)
+    with served(bench, task()):
+        async with connected(bench, editor, has_files=True) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("do it")])
+    assert editor.written
+    assert (bench.workspace / "a.txt").read_text() == "one\nTWO\nthree\n"
+
+
+async def test_plans_and_questions(bench: Bench) -> None:
+    steps = [
+        Step(
+            calls=(
+                ScriptedCall(
+                    name="todo",
+                    arguments={
+                        "items": [{"text": "look", "status": "active"}, {"text": "act", "status": "pending"}]
+                    },
+                ),
+            )
+        ),
+        Step(calls=(ScriptedCall(name="ask", arguments={"question": "Which?", "options": ["red", "blue"]}),)),
+        Step(calls=(ScriptedCall(name="ask", arguments={"question": "What name?"}),)),
+        Step(text="done"),
+    ]
+    editor = Editor(choose=lambda call, options: options[1].option_id, words="Ada")
+    with served(bench, steps) as server:
+        async with connected(bench, editor, has_forms=True) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("plan")])
+    entries = editor.of("plan")[0].entries
+    assert [(entry.content, entry.status) for entry in entries] == [
+        ("look", "in_progress"), ("act", "pending"),
+    ]  # fmt: skip
+    results = [message for message in server.requests[-1].json["messages"] if message["role"] == "tool"]
+    assert "blue" in results[1]["content"]
+    assert "Ada" in results[2]["content"]
+
+
+async def test_wrong_requests_are_answered_with_what_is_wrong(bench: Bench) -> None:
+    with served(bench, [Step(text="fine")]):
+        async with connected(bench, Editor()) as line:
+            for request, words in (
+                (line.agent.new_session(cwd="relative", mcp_servers=[]), "absolute"),
+                (line.agent.new_session(cwd=str(bench.root / "gone"), mcp_servers=[]), "not a folder"),
+                (line.agent.prompt(session_id="none", prompt=[text_block("x")]), "not open"),
+                (line.agent.ext_method("wild", {}), "unknown method"),
+                (line.agent.list_sessions(cursor="x"), "cursor"),
+            ):
+                with pytest.raises(RequestError) as refused:
+                    await request
+                assert words in str(refused.value)
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            ended = await line.agent.prompt(session_id=session.session_id, prompt=[text_block("still here?")])
+            assert ended.stop_reason == "end_turn"
+
+
+async def test_the_process_ends_when_the_editor_does(bench: Bench) -> None:
+    with served(bench, [Step(text="fine")]):
+        async with connected(bench, Editor()) as line:
+            await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            line.process.stdin.close()
+            assert await asyncio.wait_for(line.process.wait(), 60) == 0
