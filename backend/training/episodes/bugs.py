@@ -3,9 +3,9 @@
 import random
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from k3agent.backend.training.episodes.classes import (
-    ClassSample,
     class_tests,
     draw_class_sample,
     find_class_bug,
@@ -17,6 +17,14 @@ from k3agent.backend.training.episodes.project import layout, literal, test_file
 from k3agent.backend.training.episodes.pycode import Module, Style, draw_const
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.words import Words
+
+
+class Judge(Protocol):
+    """Tells whether a version of a file has it right."""
+
+    def works(self, source: str) -> bool:
+        """Whether all tests hold."""
+        ...
 
 
 @dataclass(slots=True)
@@ -34,7 +42,9 @@ class Broken:
     test_path: str
     tests: str
     extra: dict[str, str]
-    sample: ClassSample | None = None
+    sample: Judge | None = None
+    failing: str = ""
+    """A test that fails, where it is known."""
 
     def works(self, text: str) -> bool:
         """Whether a version of the file has it right."""

@@ -27,6 +27,14 @@ class Run:
     ok: bool
 
 
+_CALLED = re.compile(r"(?<![\w'\"])(?:\w+\.)*(?<!def )([A-Za-z_]\w*)\(|(?<=\))\.(\w+)\(")
+_HELPERS_TEXT = """
+    len sorted list set dict tuple str int float sum max min abs round any all bool repr isinstance type
+    approx startswith endswith upper lower strip split join keys values items get fixture raises range next
+    iter zip map
+"""
+_HELPERS = frozenset(_HELPERS_TEXT.split())
+"""What tests wrap around the call under test."""
 PLACE = re.compile(r"^(\S+\.py):(\d+): in (\S+)$")
 FILE = re.compile(r'^\s*File "(.+?)", line (\d+)(?:, in (\S+))?$')
 
@@ -45,7 +53,9 @@ def parse_run(text: str) -> Run:
     failures: list[Failure] = []
     current: Failure | None = None
     for index, line in enumerate(body):
-        if match := re.match(r"^_{3,} (?:ERROR collecting )?(\S+) _{3,}$", line):
+        if match := re.match(
+            r"^_{2,} (?:ERROR (?:collecting|at setup of) )?([^\s\[]+(?:\[.*\])?) _{2,}$", line
+        ):
             current = Failure(match[1])
             failures.append(current)
         elif line.startswith("=") and "short test summary" in line:
@@ -85,7 +95,12 @@ def _unittest(body: list[str], ok: bool) -> Run:
 
 
 def name_under_test(code: str) -> str:
-    """The function that a line of a test calls."""
-    text = re.sub(r"^(assert not |assert |self\.assert\w+\(|result = )", "", code.strip())
-    match = re.match(r"(?:\w+\.)?([A-Za-z_]\w*)\(", text)
-    return match[1] if match else ""
+    """The function or method that a line of a test calls."""
+    text = re.sub(r"^(?:self\.assert\w+|with pytest\.raises|with self\.assertRaises)\(", "", code.strip())
+    text = re.sub(r"^\w+Error(?:, |\):?$)", "", text)
+    if text.startswith(("@", "def ", "class ", "from ", "import ")):
+        return ""
+    names = [match[1] or match[2] for match in _CALLED.finditer(text)]
+    calls = [name for name in names if name not in _HELPERS]
+    made = [name for name in calls if name[:1].isupper()]
+    return next((name for name in calls if name not in made), made[0] if made else "")

@@ -12,17 +12,18 @@ from k3agent.backend.training.episodes.concepts import Func
 from k3agent.backend.training.episodes.editing import around, edit_text
 from k3agent.backend.training.episodes.families.questions import run_call
 from k3agent.backend.training.episodes.families.repair import (
+    change_of,
     fixed,
     mend,
     repair_and_run,
     run_tests,
-    view_function,
 )
 from k3agent.backend.training.episodes.families.running import denied, output_of
 from k3agent.backend.training.episodes.mutate import find_bug, with_bug
 from k3agent.backend.training.episodes.policy import one_definition, open_file, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
+from k3agent.backend.training.episodes.tracing import view_function
 
 
 @goal("fix_case", "fix", 1.6)
@@ -46,8 +47,7 @@ def fix_case(ctx: Setting) -> Plan | None:
         if not untested:
             return repair_and_run(session, view, broken, name, "")
         mend(session, view, broken, f"{call} must be {value!r}.")
-        change = f"`{broken.wrong.strip()}` became `{broken.right.strip()}`"
-        place = f"`{name}` in `{view.path}` (line {broken.line}): {change}."
+        place = f"`{name}` in `{view.path}` (line {broken.line}): {change_of(broken)}."
         try:
             shown = run_call(session, view.path, call, "See what the call gives now.")
         except Report:
@@ -247,8 +247,7 @@ def _play_script(session: Session, broken: Broken, said: str, seen: str) -> tupl
     think = f"It prints {shown[-1]}. Read it." if shown else f"I cannot run it. Read {path}."
     view = open_file(session, path, think)
     mend(session, view, broken, f"It must print {said}.")
-    change = f"`{broken.wrong.strip()}` became `{broken.right.strip()}`"
-    what = f"`{path}` (line {broken.line}): {change}."
+    what = f"`{path}` (line {broken.line}): {change_of(broken)}."
     if not can_run:
         return "I could not run it.", f"Changed {what} I could not run it here."
     result = session.call("shell", "The diff is right. Run it again.", command=f"{python} {path}")

@@ -5,8 +5,8 @@ import re
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class, draw_several
 from k3agent.backend.training.episodes.editing import around, difference, edit_text
-from k3agent.backend.training.episodes.families.look import names_in
-from k3agent.backend.training.episodes.policy import Hit, View, one_definition, open_file, several
+from k3agent.backend.training.episodes.layered import draw_layered
+from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
 from k3agent.backend.training.episodes.testruns import (
@@ -14,9 +14,9 @@ from k3agent.backend.training.episodes.testruns import (
     UNITTEST,
     Failure,
     Run,
-    name_under_test,
     parse_run,
 )
+from k3agent.backend.training.episodes.tracing import Seen, follow, view_function
 
 
 def run_tests(session: Session, think: str, target: str = "", python: str = "python") -> tuple[Run, str]:
@@ -60,74 +60,12 @@ def _endless(last: str) -> Report:
     )
 
 
-def function_of(session: Session, failure: Failure) -> tuple[str, Hit | None]:
-    """The function to look at: where the error was raised, or what the failing line of the test calls."""
-    inner = [
-        place
-        for place in failure.places
-        if not re.search(r"(^|/)test_\w*\.py$|^<|site-packages|/lib/python", place[0])
-    ]
-    if inner:
-        path, line, name, code = inner[-1]
-        return name, Hit(path, line, code)
-    name = next((found for _, _, _, code in reversed(failure.places) if (found := name_under_test(code))), "")
-    if not name and failure.places:
-        path, line, _, _ = failure.places[-1]
-        view = open_file(
-            session,
-            path,
-            f"Line {line} of {path} tests a result. Read the test.",
-            offset=max(1, line - 4),
-            limit=8,
-        )
-        name = next(
-            (
-                found
-                for number, row in reversed(view.lines)
-                if number < line and (found := name_under_test(row.strip()))
-            ),
-            "",
-        )
-    return name, None
-
-
-def view_function(session: Session, failure: Failure) -> tuple[str, View]:
-    """Read the code that failed."""
-    name, hit = function_of(session, failure)
-    what = failure.error or "it failed"
-    if hit is not None and hit.path.startswith("/"):
-        if name.startswith("<"):
-            base = hit.path.rsplit("/", 1)[-1]
-            rows = names_in(
-                session.call(
-                    "glob", f"{base} line {hit.line}: {what}. Find the file.", pattern=f"**/{base}"
-                ).text
-            )
-            if not rows:
-                raise Report(
-                    "I do not find the file.",
-                    f"The tests fail ({what}), but I do not find `{base}`. Nothing was changed.",
-                )
-            return name, around(session, rows[0], hit.line, "Read around the line.")
-        hit = None
-    if hit is not None:
-        think = f"{hit.path} line {hit.line}: {what}. Read around it."
-        return name, around(session, hit.path, hit.line, think)
-    if not name:
-        raise Report(
-            "I cannot tell what it tests.",
-            f"The test `{failure.name}` fails: {what}. I could not find the cause. Nothing was changed.",
-        )
-    _, place = one_definition(session, name, f"{failure.name}: {what}. It tests {name}. Find its definition.")
-    return name, around(session, place.path, place.line, f"It is at {place.at}. Read it.")
-
-
 def mend(session: Session, view: View, broken: Broken, why: str) -> None:
     """Change the wrong line to the right one."""
     wrong, right = broken.wrong, broken.right
     why = f"{why}{_purpose(view, broken.line)}"
     if wrong.lstrip() == right.lstrip():
-        think = f"{why} Line {broken.line} is indented wrongly: {wrong.strip()}. It belongs outside the loop."
+        think = f"{why} Line {broken.line} is indented wrongly: {wrong.strip()}. It belongs further out."
         old, new = wrong, right
     else:
         old, new = wrong.strip(), right.strip()
@@ -138,6 +76,12 @@ def mend(session: Session, view: View, broken: Broken, why: str) -> None:
         around(session, view.path, broken.line, "That did not help. Read it again.")
         think = f"Another cause then. Line {broken.line} has {old}. {difference(old, new)}: {new}"
     edit_text(session, view.path, old, new, think, line=broken.line)
+
+
+def change_of(broken: Broken) -> str:
+    """What was changed, for the report."""
+    wrong, right = broken.wrong.strip(), broken.right.strip()
+    return f"`{right}` was indented too far" if wrong == right else f"`{wrong}` became `{right}`"
 
 
 def _purpose(view: View, line: int) -> str:
@@ -189,6 +133,16 @@ def reason(failure: Failure) -> str:
     return f"{failure.error}." if failure.error and len(failure.error) < 100 else "It fails."
 
 
+def locate(session: Session, failure: Failure, left: list[Broken]) -> tuple[str, View, Broken | None]:
+    """Go to where the failure comes from: the function, what was read, and the bug if it is in view."""
+    name, view = view_function(session, failure)
+    is_there = Seen([(item.path, item.line) for item in left])
+    if not is_there(view):
+        name, view = follow(session, failure, name, view, is_there) or (name, view)
+    seen = [item for item in left if Seen([(item.path, item.line)])(view)]
+    return name, view, next((item for item in seen if item.func.name == name), seen[0] if seen else None)
+
+
 def play_fix(session: Session, all_broken: list[Broken], task: str, target: str = "") -> tuple[str, str]:
     """The whole loop for one or several bugs."""
     run, python = run_tests(session, task, target)
@@ -202,13 +156,7 @@ def play_fix(session: Session, all_broken: list[Broken], task: str, target: str 
         if not run.failures:
             raise Report("I cannot read that.", f"The tests do not run: {run.summary}. Nothing was changed.")
         failure = run.failures[0]
-        name, view = view_function(session, failure)
-        seen = [
-            item
-            for item in all_broken
-            if item.path == view.path and item not in mended and any(n == item.line for n, _ in view.lines)
-        ]
-        broken = next((item for item in seen if item.func.name == name), seen[0] if seen else None)
+        _, view, broken = locate(session, failure, [item for item in all_broken if item not in mended])
         if broken is None:
             raise Report(
                 "I see no bug there.",
@@ -216,9 +164,7 @@ def play_fix(session: Session, all_broken: list[Broken], task: str, target: str 
             )
         mend(session, view, broken, reason(failure))
         mended.append(broken)
-        done.append(
-            f"`{broken.wrong.strip()}` became `{broken.right.strip()}` in `{view.path}` (line {broken.line})"
-        )
+        done.append(f"{change_of(broken)} in `{view.path}` (line {broken.line})")
         run, python = run_tests(session, "The diff is right. Run the tests again.", target, python)
     if not run.ok:
         names = [failure.name for failure in run.failures]
@@ -261,6 +207,8 @@ def draw_bugs(ctx: Setting) -> list[Broken] | None:
     """One bug, now and then two or three, in one file or in different ones."""
     if ctx.rng.random() < 0.12 and (several_bugs := draw_several(ctx)):
         return several_bugs
+    if ctx.rng.random() < 0.45 and (deep := draw_layered(ctx)):
+        return [deep]
     first = draw_broken_class(ctx) if ctx.rng.random() < 0.22 else draw_broken(ctx)
     if first is None:
         return None
@@ -312,10 +260,11 @@ def fix_tests(ctx: Setting) -> Plan | None:
 @goal("fix_test_named", "fix", 1.5)
 def fix_test_named(ctx: Setting) -> Plan | None:
     """Make one named test pass."""
-    broken = draw_broken(ctx)
+    broken = draw_layered(ctx) if ctx.rng.random() < 0.4 else draw_broken(ctx)
     if broken is None:
         return None
     names = re.findall(rf"def (test_{re.escape(broken.func.name)}\w*)\(", broken.tests)
+    names = [broken.failing] if broken.failing else names
     if not names or broken.bug.is_syntax:
         return None
     name = names[0]
@@ -333,8 +282,7 @@ def play_known(session: Session, broken: Broken, task: str) -> tuple[str, str]:
 def repair_and_run(session: Session, view: View, broken: Broken, name: str, why: str) -> tuple[str, str]:
     """Change the line, run the tests, report both."""
     mend(session, view, broken, why or f"{name} is wrong.")
-    change = f"`{broken.wrong.strip()}` became `{broken.right.strip()}`"
-    place = f"`{name}` in `{view.path}` (line {broken.line}): {change}."
+    place = f"`{name}` in `{view.path}` (line {broken.line}): {change_of(broken)}."
     what = f"Changed {place}"
     try:
         run, _ = run_tests(session, "The diff is right. Run the tests.")
