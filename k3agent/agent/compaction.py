@@ -75,7 +75,12 @@ class Compactor:
         self._id = parts.emitter.session_id
         # Set by the user: the context is made short before the next model call.
         self.is_wanted = False
-        parts.context.compactions = parts.store.compactions(self._id)
+        self.reload()
+
+    def reload(self) -> None:
+        """Take the compactions of this conversation from the store, and go on from the newest."""
+        self._parts.context.compactions = self._parts.store.compactions(self._id)
+        self._forget()
 
     @property
     def _messages(self) -> list[Message]:
@@ -127,7 +132,8 @@ class Compactor:
     def undo(self) -> bool:
         """Go on with the whole conversation again, as it was before the newest compaction."""
         is_done = self._parts.store.undo_compaction(self._id)
-        self._parts.context.compactions = self._parts.store.compactions(self._id)
+        self._parts.transcript.recall()
+        self.reload()
         return is_done
 
     def pin(self, fact: str) -> None:
@@ -173,8 +179,24 @@ class Compactor:
             )
         parts.store.add_compaction(self._id, row)
         context.compactions.append(row)
+        self._forget()
         self._tell(row)
         return ""
+
+    def _forget(self) -> None:
+        """What no request needs again stays in the store alone, so that memory does not grow with the turns.
+        Kept is what the next look for thrash looks at.
+        """
+        context, transcript = self._parts.context, self._parts.transcript
+        active = context.active(transcript.messages)
+        if active is None:
+            return
+        at = {message.id: index for index, message in enumerate(transcript.messages)}
+        rows = [row for row in context.compactions if not row.is_undone and row.leaf in at]
+        own = [at[row.leaf] for row in rows if row.cause != MANUAL]
+        transcript.forget(min([at[active.last_dropped], *own[-2:-1]]))
+        left = {message.id for message in transcript.messages}
+        context.compactions = [row for row in rows if row.leaf in left]
 
     def _tell(self, row: CompactionRow) -> None:
         same = {
@@ -228,13 +250,14 @@ class Compactor:
     def _head(self, summary: str, dropped: Sequence[Message], limit: int) -> Message:
         """The message that stands for what was left out."""
         parts, chars = self._parts, self._parts.context.num_chars
-        words = digest.user_words(dropped, chars(self._share(limit, WORDS_SHARE, WORDS_TOKENS)))
+        most = chars(self._share(limit, WORDS_SHARE, WORDS_TOKENS))
+        words = digest.user_words(dropped, most, parts.transcript.words_before)
         pinned = load_pinned(parts.store, self._id)
         state = digest.state(
             facts=parts.transcript.facts,
             todo=load_todo(parts.store, self._id),
             jobs=parts.jobs(),
-            files=digest.changed_files(parts.store.calls(self._id)),
+            files=parts.store.changed_files(self._id),
             num_chars=chars(self._share(limit, STATE_SHARE, STATE_TOKENS)),
         )
         sections = [

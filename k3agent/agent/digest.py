@@ -4,15 +4,18 @@ stand. Contents of files and outputs of commands are left out: they are not k3ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from k3agent.store.records import CallRow
 from k3agent.types import ImagePart, JsonObject, Message, Origin, Role, ToolResult
 
 MAX_SAID = 400
 MAX_ARGUMENTS = 200
 MAX_ERROR = 200
 MAX_FILES = 100
+# Of the user's words; more than a compaction ever carries.
+MAX_WORDS = 100_000
 MARKS = {"done": "x", "active": ">", "pending": " "}
 
 
@@ -24,12 +27,44 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[len(text) - half :]}"
 
 
-def user_words(messages: Sequence[Message], most: int) -> str:
+@dataclass(slots=True)
+class EarlierWords:
+    """What the user said in messages that are no longer in memory: as much as `user_words` may want."""
+
+    first: str | None = None
+    # Without the first; `num_later` counts also those that are not kept.
+    newest: deque[str] = field(default_factory=deque)
+    num_later: int = 0
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Newer ones than all before."""
+        for message in messages:
+            if message.origin is not Origin.HUMAN:
+                continue
+            text = shortened(_words(message), MAX_WORDS)
+            if self.first is None:
+                self.first = text
+                continue
+            self.newest.append(text)
+            self.num_later += 1
+        left = MAX_WORDS - sum(map(len, self.newest))
+        while left < 0 and len(self.newest) > 1:
+            left += len(self.newest.popleft())
+
+
+NOTHING_EARLIER = EarlierWords()
+
+
+def user_words(messages: Sequence[Message], most: int, earlier: EarlierWords = NOTHING_EARLIER) -> str:
     """What the user said: the first ask and the newest words whole, as far as `most` characters go."""
     said = [_words(message) for message in messages if message.origin is Origin.HUMAN]
-    if not said:
-        return ""
-    first, later = shortened(said[0], most // 2), said[1:]
+    first = earlier.first
+    if first is None:
+        if not said:
+            return ""
+        first, said = said[0], said[1:]
+    first = shortened(first, most // 2)
+    later = [*earlier.newest, *said]
     left, kept = most - len(first), list[str]()
     for text in reversed(later):
         if len(text) > left:
@@ -38,7 +73,7 @@ def user_words(messages: Sequence[Message], most: int) -> str:
             break
         kept.append(text)
         left -= len(text)
-    missing = len(later) - len(kept)
+    missing = earlier.num_later + len(said) - len(kept)
     gap = [f"[{missing} messages of the user left out]"] if missing else []
     return "\n\n---\n\n".join([first, *gap, *reversed(kept)])
 
@@ -82,11 +117,6 @@ def _outcome(result: ToolResult | None) -> str:
 def _line(text: str, most: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-def changed_files(rows: Sequence[CallRow]) -> list[str]:
-    """The files that calls changed, those changed last first."""
-    return list(dict.fromkeys(path for row in reversed(rows) for path in row.files))
 
 
 def state(

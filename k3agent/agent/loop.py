@@ -234,7 +234,7 @@ class TurnLoop:
         """The turn does not get on. A large model may report before it ends; a small one would invent."""
         parts = self._parts
         detail = f"{reason}. {parts.repetition.account()}"
-        is_told = self._num_harness(STOPPED) > 0
+        is_told = self._parts.transcript.num_said(STOPPED) > 0
         if parts.profile is Profile.COMPACT or is_told or not parts.limits.may_step():
             return TurnEnd(outcome=TurnOutcome.EXECUTION, detail=detail)
         self._closing = LimitReached(outcome=TurnOutcome.EXECUTION, detail=detail, is_closing=True)
@@ -249,7 +249,7 @@ class TurnLoop:
         parts = self._parts
         if self._closing is not None:
             return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
-        said = self._num_harness(CUT)
+        said = self._parts.transcript.num_said(CUT)
         if parts.profile is Profile.COMPACT or said >= MAX_CONTINUES:
             return TurnEnd(
                 outcome=TurnOutcome.EXECUTION,
@@ -258,15 +258,6 @@ class TurnLoop:
         parts.transcript.add(parts.transcript.harness(CUT_CALL if _has_lost_a_call(message) else CUT_TEXT))
         return None
 
-    def _num_harness(self, head: str) -> int:
-        """How often the harness has said this in this turn."""
-        count = 0
-        for message in reversed(self._parts.transcript.messages):
-            if message.origin is Origin.HUMAN:
-                break
-            count += message.origin is Origin.HARNESS and message.text.startswith(head)
-        return count
-
     async def _check(self) -> TurnEnd | None:
         """Run the checks; failures go back to the model, a limited number of times."""
         parts = self._parts
@@ -274,7 +265,7 @@ class TurnLoop:
         if not failed:
             return TurnEnd(outcome=TurnOutcome.SUCCESS)
         end = TurnEnd(outcome=TurnOutcome.CHECKS_FAILED, detail=checks.named(failed))
-        if self._closing is not None or self._num_harness(checks.HEAD) >= parts.check_retries:
+        if self._closing is not None or self._parts.transcript.num_said(checks.HEAD) >= parts.check_retries:
             return end
         if not parts.limits.may_step():
             return end
@@ -285,7 +276,7 @@ class TurnLoop:
 
     async def _checked_again(self, end: TurnEnd) -> TurnEnd:
         """A turn that was stopped after the model had said done: it counts whether the checks pass now."""
-        if end.outcome is not TurnOutcome.EXECUTION or not self._num_harness(checks.HEAD):
+        if end.outcome is not TurnOutcome.EXECUTION or not self._parts.transcript.num_said(checks.HEAD):
             return end
         failed = await self._failed_checks()
         if not failed:

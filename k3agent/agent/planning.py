@@ -18,7 +18,7 @@ from k3agent.errors import ToolError
 from k3agent.events import Noticed
 from k3agent.store.records import CallRow, CallState
 from k3agent.store.sessions import SessionStore
-from k3agent.types import JsonObject, Message, Origin
+from k3agent.types import JsonObject, Message
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Planning
@@ -112,8 +112,7 @@ class Planner:
 
     def _asked(self) -> Message | None:
         """The user's newest words: with them the goal may be stated anew."""
-        messages = reversed(self._transcript.messages)
-        return next((message for message in messages if message.origin is Origin.HUMAN), None)
+        return self._transcript.asked
 
     def _tell(self, level: str, text: str, goal: Goal) -> None:
         data: JsonObject = {"ask": goal.ask, "goal": goal.goal, "criteria": list(goal.criteria)}

@@ -173,12 +173,14 @@ class CompactionPolicy:
 
     @staticmethod
     def thrash(done: Sequence[CompactionRow], messages: Sequence[Message]) -> str:
-        """Why no further compaction is to be made, or ''."""
-        own = [row.leaf for row in done if row.cause != MANUAL]
+        """Why no further compaction is to be made, or ''. `messages`: at least those after the last but one
+        of `done`; what lies on another branch does not count.
+        """
+        at = {message.id: index for index, message in enumerate(messages)}
+        own = [at[row.leaf] + 1 for row in done if row.cause != MANUAL and row.leaf in at]
         if len(own) < 2:
             return ""
-        at = {message.id: index for index, message in enumerate(messages)}
-        first, second = (at.get(leaf, -1) + 1 for leaf in own[-2:])
+        first, second = own[-2:]
         spans = (messages[first:second], messages[second:])
         if any(_progress(span) >= MIN_PROGRESS for span in spans):
             return ""

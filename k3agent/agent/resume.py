@@ -145,11 +145,3 @@ def _ended(row: CallRow, text: str, state: CallState) -> CallRow:
         call_id=row.call_id, content=(TextPart(text=text),), is_error=state is not CallState.DONE
     )
     return dataclasses.replace(row, state=state, result=result, digest=digest(text))
-
-
-def seen_files(rows: list[CallRow]) -> dict[str, str]:
-    """What the model has seen of each file, put together from the calls of the session."""
-    seen: dict[str, str] = {}
-    for row in rows:
-        seen.update(row.seen)
-    return seen

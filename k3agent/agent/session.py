@@ -30,7 +30,7 @@ from k3agent.agent.safekeeping import Safekeeping, restore_notices
 from k3agent.agent.step import Stepper
 from k3agent.agent.subagent import SubagentParts
 from k3agent.agent.tasks import load_todo
-from k3agent.agent.transcript import Transcript, new_session_id
+from k3agent.agent.transcript import History, Transcript, new_session_id
 from k3agent.agent.turns import TurnRunner, TurnTime
 from k3agent.agent.undo import Undo
 from k3agent.errors import K3AgentError
@@ -186,18 +186,17 @@ class Session:
         self._masker.mask_files(output_dir, ())
         start_sweep(options.home, self.id, self._masker)
         self._jobs = JobTable(output_dir)
-        rows = self._store.calls(self.id) if self._transcript.messages else []
         return ToolContext(
             cwd=self._cwd,
             environ=self._environ,
             output_dir=output_dir,
-            freshness=Freshness(resume.seen_files(rows)),
+            freshness=Freshness(self._store.seen_files(self.id)),
             jobs=self._jobs,
             sandbox=building.choose_sandbox(options),
             emit=lambda text: None,
             ask=building.nobody,
             extra_dirs=tuple(folder.resolve() for folder in options.extra_dirs),
-            todo=load_todo(self._store, self.id) if rows else [],
+            todo=load_todo(self._store, self.id),
         )
 
     def _build_bench(self) -> Workbench:
@@ -255,7 +254,8 @@ class Session:
 
     @property
     def messages(self) -> Sequence[Message]:
-        return self._transcript.messages
+        """The whole conversation. Its newest part is in memory, the rest is read when it is asked for."""
+        return History(self._transcript)
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -324,7 +324,7 @@ class Session:
             text = "An answer that was not finished when k3agent was stopped is left out."
             self._emitter.emit(Noticed, level="info", text=text)
         self._store.note_restart(self.id, last.seq)
-        prompt = next((item.text for item in transcript.messages if item.id == last.message_id), "")
+        prompt = next((item.text for item in self.messages if item.id == last.message_id), "")
         self._emitter.emit(TurnStarted, prompt=prompt)
         rows = self._store.calls(self.id, turn=last.seq)
         open_calls = transcript.open_calls()
@@ -378,7 +378,9 @@ class Session:
         """Go on from before this prompt of the user, whose text is given back. Files stay as they are."""
         self._check_idle()
         self._close_open_turn()
-        return self._transcript.rewind(message_id).text
+        message = self._transcript.rewind(message_id)
+        self.compactor.reload()
+        return message.text
 
     @property
     def undo(self) -> Undo:

@@ -120,7 +120,7 @@ class Collector:
         """No call and no visible text."""
         return not self._calls and not "".join(self._text).strip()
 
-    def parts(self, taken_ids: set[str]) -> tuple[Part, ...]:
+    def parts(self, is_taken: Callable[[str], bool]) -> tuple[Part, ...]:
         """The parts in the order in which they began. Calls get ids that no other call of the session has."""
         parts: list[Part] = []
         for kind in self._kinds:
@@ -133,7 +133,7 @@ class Collector:
         own: set[str] = set()
         for index in sorted(self._calls):
             call = self._calls[index]
-            call_id = _unique(call.id, taken_ids, own)
+            call_id = _unique(call.id, is_taken, own)
             own.add(call_id)
             parts.append(ToolCall(id=call_id, name=call.name, arguments=_whole("".join(call.arguments))))
         return tuple(parts)
@@ -148,11 +148,11 @@ class Collector:
         return codec.dump({"reasoning": masked(self._reasoning), "text": masked(self._text), "calls": calls})
 
 
-def _unique(call_id: str, taken: set[str], own: set[str]) -> str:
+def _unique(call_id: str, is_taken: Callable[[str], bool], own: set[str]) -> str:
     if not call_id:
         return f"call_{new_id()}"
     found, number = call_id, 2
-    while found in taken or found in own:
+    while found in own or is_taken(found):
         found, number = f"{call_id}_{number}", number + 1
     return found
 
@@ -245,7 +245,7 @@ class Stepper:
                 self._note(attempt, "discarded: reasoning only", finished.usage)
                 self._ask_again(empties, "the answer held reasoning only")
                 continue
-            parts = attempt.collector.parts(self._transcript.call_ids)
+            parts = attempt.collector.parts(self._transcript.has_call)
             message = self._message(parts, finished.finish, finished.usage, finished.model)
             self._transcript.add(message, request=self._row(attempt, "ok", finished.usage, message.id))
             return StepResult(message=message, is_usable=not is_empty)
@@ -281,7 +281,7 @@ class Stepper:
             raise ProviderError("the answer ended without a finish", kind=ProviderErrorKind.PROTOCOL)
         self._account(finished.usage)
         self._note(attempt, "compaction", finished.usage)
-        parts = attempt.collector.parts(set())
+        parts = attempt.collector.parts(lambda _: False)
         text = "".join(part.text for part in parts if isinstance(part, TextPart)).strip()
         if not text or finished.finish is Finish.CONTENT_FILTER:
             raise ProviderError("the answer held no text", kind=ProviderErrorKind.PROTOCOL)
@@ -289,7 +289,7 @@ class Stepper:
 
     def _keep_partial(self, attempt: _Attempt) -> None:
         """Interrupted: what the model has said stays, marked as cut short."""
-        parts = attempt.collector.parts(self._transcript.call_ids)
+        parts = attempt.collector.parts(self._transcript.has_call)
         if not parts:
             self._note(attempt, "interrupted")
             return

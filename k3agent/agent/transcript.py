@@ -1,4 +1,5 @@
-"""The session's messages in memory: what was stored, in order, and the one way to add to it.
+"""The session's messages: the newest in memory, what was left out of the context in the store alone, and the
+one way to add to them.
 
 Secrets are masked as a message is made, so neither store nor screen nor a later request holds one.
 """
@@ -7,10 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import overload
 
 from k3agent.agent.context import last_facts
+from k3agent.agent.digest import EarlierWords
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.markers import mentions_marker
 from k3agent.errors import StoreError
@@ -47,8 +50,16 @@ def new_session_id() -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
+# Of what k3agent itself has said, so much is kept to know it by.
+MAX_HEAD = 80
+
+
 class Transcript:
-    """Grows only; a message is in the store before it is here, and here before anybody is told."""
+    """Grows only; a message is in the store before it is here, and here before anybody is told.
+
+    `messages` are the newest. Those before them, `num_before`, were let go of by `forget` once no request
+    needs them; what later work wants to know of them is kept in short.
+    """
 
     def __init__(
         self,
@@ -63,11 +74,20 @@ class Transcript:
         self._store = store
         self._session_id = session_id
         self._emitter = emitter
-        self.messages: list[Message] = store.messages(session_id)
-        self.call_ids: set[str] = {call.id for message in self.messages for call in message.calls}
-        # The newest facts message; kept, because it may stand at the very beginning.
-        self.facts = last_facts(self.messages)
-        self.knows_markers = any(_mentions(message) for message in self.messages)
+        self._take(store.messages(session_id))
+
+    def _take(self, messages: list[Message]) -> None:
+        """Start from the whole conversation."""
+        self.messages = messages
+        self.num_before = 0
+        self.words_before = EarlierWords()
+        # Beginnings of what k3agent has said since the user's newest words, as far as it is forgotten.
+        self._heads: list[str] = []
+        self._call_ids = {call.id for message in messages for call in message.calls}
+        # The newest facts and the user's newest words; kept, because they may stand at the very beginning.
+        self.facts = last_facts(messages)
+        self.asked = next((one for one in reversed(messages) if one.origin is Origin.HUMAN), None)
+        self.knows_markers = any(_mentions(message) for message in messages)
 
     @property
     def leaf(self) -> Message | None:
@@ -126,8 +146,9 @@ class Transcript:
     def remember(self, message: Message) -> None:
         """Take up a message that is stored already."""
         self.messages.append(message)
-        self.call_ids.update(call.id for call in message.calls)
+        self._call_ids.update(call.id for call in message.calls)
         self.facts = last_facts([message]) or self.facts
+        self.asked = message if message.origin is Origin.HUMAN else self.asked
         self.knows_markers = self.knows_markers or _mentions(message)
         self._emitter.emit(MessageAdded, message=message)
 
@@ -135,13 +156,55 @@ class Transcript:
         """The conversation goes on from before this message, which is given back. The store keeps the branch
         that is left: the next message has another parent. Raises StoreError for an unknown id.
         """
-        at = next((at for at, message in enumerate(self.messages) if message.id == message_id), None)
+        whole = self.whole()
+        at = next((at for at, message in enumerate(whole) if message.id == message_id), None)
         if at is None:
             raise StoreError(f"session {self._session_id} has no message {message_id} to go back to")
-        message = self.messages[at]
-        del self.messages[at:]
-        self.facts = last_facts(self.messages)
-        return message
+        known = self.knows_markers
+        self._take(whole[:at])
+        self.knows_markers = known
+        return whole[at]
+
+    # --- what is in the store alone -----------------------------------------------------------------------
+
+    def whole(self) -> list[Message]:
+        """All messages; those that were forgotten are read from the store."""
+        if not self.num_before:
+            return list(self.messages)
+        return [*self._store.messages(self._session_id, leaf=self.messages[0].parent), *self.messages]
+
+    def recall(self) -> None:
+        """Have all messages in memory again."""
+        if self.num_before:
+            self._take(self.whole())
+
+    def forget(self, num: int) -> None:
+        """Let go of the oldest `num` messages, of which at least the newest one stays."""
+        gone = self.messages[:num]
+        self.words_before.add(gone)
+        for message in gone:
+            if message.origin is Origin.HUMAN:
+                self._heads.clear()
+            elif message.origin is Origin.HARNESS:
+                self._heads.append(message.text[:MAX_HEAD])
+        del self.messages[:num]
+        self.num_before += len(gone)
+        self._call_ids = {call.id for message in self.messages for call in message.calls}
+
+    def has_call(self, call_id: str) -> bool:
+        """Whether a call of this conversation has that id."""
+        if call_id in self._call_ids:
+            return True
+        return bool(self.num_before) and self._store.has_call(self._session_id, call_id)
+
+    def num_said(self, head: str) -> int:
+        """How often k3agent has said what begins so since the user's newest words."""
+        count = 0
+        for message in reversed(self.messages):
+            if message.origin is Origin.HUMAN:
+                return count
+            count += message.origin is Origin.HARNESS and message.text.startswith(head)
+        return count + sum(said.startswith(head) for said in self._heads)
 
     def open_calls(self) -> Message | None:
         """The newest message if its calls have no results yet: what a killed process leaves."""
@@ -157,3 +220,38 @@ def _mentions(message: Message) -> bool:
     if message.origin is Origin.MODEL:
         return False
     return mentions_marker(message.text) or any(mentions_marker(result.text) for result in message.results)
+
+
+class History(Sequence[Message]):
+    """All messages of a conversation for who only reads them. Old ones are read from the store whenever they
+    are asked for.
+    """
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._transcript = transcript
+
+    def __len__(self) -> int:
+        return self._transcript.num_before + len(self._transcript.messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            return self._transcript.whole()[index]
+        at = range(len(self))[index] - self._transcript.num_before
+        return self._transcript.messages[at] if at >= 0 else self._transcript.whole()[index]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._transcript.whole())
+
+    def __reversed__(self) -> Iterator[Message]:
+        yield from reversed(list(self._transcript.messages))
+        if self._transcript.num_before:
+            yield from reversed(self._transcript.whole()[: self._transcript.num_before])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # what it shows grows

@@ -1,5 +1,5 @@
 """A session of thousands of turns with many compactions, in one process: what must hold at each request does,
-and what a turn costs late is told beside what it cost early.
+and what a turn costs late, in time and memory, is what it cost early.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from k3agent.agent.context import Context
 from k3agent.agent.options import CompactAt, SessionOptions
@@ -41,11 +42,22 @@ FACTS = (
 # Bytes of whole requests are compared at every so many of them; in between the messages themselves.
 BYTES_EVERY = 40
 NUM_BLOCKS = 10
+# Fewer turns are over before anything could have grown.
+MIN_FLAT_TURNS = 1_000
+# Between a third of the turns and their end.
+MAX_GROWTH_MB, MAX_SLOWER = 10.0, 2.0
 CHARS_PER_TOKEN = 4
 INFO = ModelInfo(
     provider="scripted", model="scripted", base_url="scripted:", context_window=262_144,
     max_output_tokens=32_000, why="the proof",
 )  # fmt: skip
+
+
+class _Cost(NamedTuple):
+    """Of one turn in a block of them, and the process at its end."""
+
+    cpu_ms: float
+    rss_mb: float
 
 
 def _reasoning(number: int) -> str:
@@ -167,19 +179,23 @@ async def prove(
     for fact in FACTS:
         session.compactor.pin(fact)
     block = max(1, num_turns // NUM_BLOCKS)
+    costs: list[_Cost] = []
     cpu, began = time.process_time(), time.monotonic()
     for number in range(1, num_turns + 1):
         end = await session.submit(f"Step {number}: read the next file and say what it holds, please. " * 2)
         if end.outcome is not TurnOutcome.SUCCESS:
             raise ProofFailed(f"turn {number} ended with {end.outcome}: {end.detail}")
         if number % block == 0:
+            cost = _Cost((time.process_time() - cpu) / block * 1000, _rss_mb())
+            costs.append(cost)
             say(
-                f"turns to {number}: {(time.process_time() - cpu) / block * 1000:.1f} ms CPU and"
-                f" {(time.monotonic() - began) / block * 1000:.1f} ms each, {_rss_mb():.0f} MB,"
+                f"turns to {number}: {cost.cpu_ms:.1f} ms CPU and"
+                f" {(time.monotonic() - began) / block * 1000:.1f} ms each, {cost.rss_mb:.0f} MB,"
                 f" {len(session.receipt.compactions)} compactions, {len(model.before)} messages a request"
             )
             cpu, began = time.process_time(), time.monotonic()
     num_compactions = len(session.receipt.compactions)
+    _check_flat(costs, num_turns)
     await _check_resume(session, options, model)
     return Counter(
         turns=num_turns,
@@ -187,6 +203,17 @@ async def prove(
         compactions=num_compactions,
         requests_compared_bytewise=model.num_compared,
     )
+
+
+def _check_flat(costs: Sequence[_Cost], num_turns: int) -> None:
+    """Late turns cost what early ones did, once the session has been compacted for the first time."""
+    if num_turns < MIN_FLAT_TURNS:
+        return
+    early, late = costs[len(costs) // 3], costs[-1]
+    if late.rss_mb - early.rss_mb > MAX_GROWTH_MB:
+        raise ProofFailed(f"memory grew from {early.rss_mb:.0f} to {late.rss_mb:.0f} MB")
+    if late.cpu_ms > MAX_SLOWER * early.cpu_ms:
+        raise ProofFailed(f"a turn cost {early.cpu_ms:.1f} ms of CPU time, and later {late.cpu_ms:.1f} ms")
 
 
 async def _check_resume(session: Session, options: SessionOptions, model: Model) -> None:

@@ -128,6 +128,27 @@ class Journal:
             for row in rows
         ]
 
+    def has_call(self, session_id: SessionId, call_id: str) -> bool:
+        row = self._one("SELECT 1 FROM calls WHERE session_id = ? AND call_id = ?", (session_id, call_id))
+        return row is not None
+
+    def changed_files(self, session_id: SessionId) -> list[str]:
+        """The files that calls changed, those changed last first."""
+        rows = self._all(
+            "SELECT files FROM calls WHERE session_id = ? AND files <> '[]' ORDER BY seq DESC", (session_id,)
+        )
+        return list(dict.fromkeys(path for row in rows for path in json.loads(row[0])))
+
+    def seen_files(self, session_id: SessionId) -> dict[str, str]:
+        """What the model has seen of each file, put together from the calls of the session."""
+        rows = self._all(
+            "SELECT seen FROM calls WHERE session_id = ? AND seen <> '{}' ORDER BY seq", (session_id,)
+        )
+        seen: dict[str, str] = {}
+        for row in rows:
+            seen.update(json.loads(row[0]))
+        return seen
+
     def add_request(self, session_id: SessionId, request: RequestRow) -> None:
         with transaction(self._db) as db:
             self._insert_request(db, session_id, request)

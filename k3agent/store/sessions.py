@@ -278,21 +278,23 @@ class SessionStore(SnapshotRows):
 
     # --- messages and turns -------------------------------------------------------------------------------
 
-    def messages(self, session_id: SessionId) -> list[Message]:
-        """The transcript, from the first message to the newest leaf."""
+    def messages(self, session_id: SessionId, *, leaf: MessageId | None = None) -> list[Message]:
+        """The transcript, from the first message to `leaf` (None: the newest one)."""
         rows = self._all("SELECT seq, body FROM messages WHERE session_id = ? ORDER BY seq", (session_id,))
         by_id: dict[MessageId, Message] = {}
-        leaf: Message | None = None
+        last: Message | None = None
         for seq, body in rows:
             try:
-                leaf = codec.message_from_json(body)
+                last = codec.message_from_json(body)
             except codec.FormatError as error:
                 raise StoreError(f"message {seq} of session {session_id}: {error}") from error
-            by_id[leaf.id] = leaf
+            by_id[last.id] = last
+            if last.id == leaf:
+                break
         path: list[Message] = []
-        while leaf is not None:
-            path.append(leaf)
-            leaf = None if leaf.parent is None else by_id.get(leaf.parent)
+        while last is not None:
+            path.append(last)
+            last = None if last.parent is None else by_id.get(last.parent)
         return path[::-1]
 
     def add_message(

@@ -8,10 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.agents import (
     COMPACT,
     DONE,
@@ -27,18 +30,20 @@ from support.agents import (
     step,
 )
 
+from k3agent.agent import digest
 from k3agent.agent.options import CompactAt
 from k3agent.agent.policies import CompactionPolicy
 from k3agent.agent.session import Session
 from k3agent.agent.tasks import PlanStep, save_steps
-from k3agent.errors import ProviderError, ProviderErrorKind
-from k3agent.events import Compacted, TurnOutcome
+from k3agent.errors import ProviderError, ProviderErrorKind, StoreError
+from k3agent.events import CheckEnded, Compacted, TurnOutcome
 from k3agent.export import export_session
 from k3agent.headless.formats import End, StreamJsonFormat
 from k3agent.prompts.loader import load
 from k3agent.providers.base import ModelInfo, Prices
 from k3agent.providers.scripted import Step
-from k3agent.types import Origin, ReasoningPart, Request, Role, SessionId
+from k3agent.store.sessions import SessionStore
+from k3agent.types import Message, MessageId, Origin, ReasoningPart, Request, Role, SessionId, TextPart
 
 ASK = load("compaction/ask")
 SUMMARY = "SUMMARY: a.txt holds the letters; go on with b.txt."
@@ -430,6 +435,149 @@ async def test_many_compactions(tmp_path: Path) -> None:
     assert all("never touch main.c" in row.message.text and "LETTERS." in row.message.text for row in rows)
     sizes = [len(row.message.text) for row in rows]
     assert max(sizes[5:]) < 2 * max(sizes[:5])
+    check_requests(run)
+    await run.session.aclose()
+
+
+async def test_what_is_left_out_is_read_from_the_store_and_not_kept_in_memory(tmp_path: Path) -> None:
+    run = await begin(tmp_path, Worker(80), dataclasses.replace(FULL, context_window=30_000))
+    first = run.session
+    await first.submit("The ask.")
+    assert len(run.of(Compacted)) >= 5
+    whole = first._store.messages(first.id)
+    inside = first._transcript
+    assert len(inside.messages) < 40 < inside.num_before
+    assert inside.num_before + len(inside.messages) == len(whole) == len(first.messages)
+    assert list(first.messages) == whole and list(reversed(first.messages)) == whole[::-1]
+    assert (first.messages[0], first.messages[-1]) == (whole[0], whole[-1])
+    assert first.messages[-3:] == whole[-3:] and first.messages == whole
+    assert len(first._context.compactions) <= 3
+    # Call ids are told apart from those that are in the store alone.
+    old = next(message for message in whole if message.calls).calls[0].id
+    assert inside.has_call(old) and not inside.has_call(f"{old}x")
+    # To before everything: nothing of it is missing.
+    prompt = next(message for message in whole if message.origin is Origin.HUMAN)
+    await first.submit("And more.")
+    again = next(message for message in first.messages if message.text == "And more.")
+    assert first.rewind(again.id) == "And more." and list(first.messages) == whole
+    assert first.rewind(prompt.id) == "The ask." and not any(message.calls for message in first.messages)
+    await first.submit("Another ask.")
+    assert run.client.requests[-1].messages[-1].text == "Another ask."
+    await first.aclose()
+
+
+async def test_undoing_compactions_brings_forgotten_messages_back(tmp_path: Path) -> None:
+    run = await begin(tmp_path, Worker(40), dataclasses.replace(FULL, context_window=30_000))
+    await run.session.submit("The ask.")
+    number = len(run.of(Compacted))
+    assert number >= 3 and run.session._transcript.num_before
+    for left in range(number - 1, -1, -1):
+        assert run.session.compactor.undo()
+        view = run.session._context.view(run.session._transcript.messages)
+        row = run.session._context.active(run.session._transcript.messages)
+        assert (row is None) == (left == 0)
+        whole = list(run.session.messages)
+        if row is not None:
+            at = [message.id for message in whole].index(row.last_dropped)
+            assert view == [row.message, *whole[at + 1 :]]
+        else:
+            assert view == whole == run.session._store.messages(run.session.id)
+    await run.session.aclose()
+
+
+async def test_checks_that_failed_before_a_compaction_still_count(tmp_path: Path) -> None:
+    """The retries of a check are those of the turn, also where its beginning is no longer in memory."""
+
+    class Says(Worker):
+        def __call__(self, request: Request) -> Any:
+            # Reads for a while, says done, is sent back, reads on.
+            if request.messages[-1].text != ASK and self.num_steps and self.num_steps % 15 == 0:
+                self.num_steps += 1
+                return DONE
+            return super().__call__(request)
+
+    info = dataclasses.replace(FULL, context_window=30_000)
+    run = await begin(tmp_path, Says(1000), info, checks=("false",), check_retries=3)
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.CHECKS_FAILED, end.detail
+    assert len(run.of(Compacted)) >= 3 and run.session._transcript.num_before
+    assert len(run.of(CheckEnded)) == 4
+    await run.session.aclose()
+
+
+@given(data=st.data())
+def test_the_users_words_are_the_same_however_much_is_forgotten(data: st.DataObject) -> None:
+    texts = data.draw(st.lists(st.text(max_size=60), max_size=30))
+    messages = [
+        Message(
+            id=MessageId(str(number)),
+            parent=None,
+            role=Role.USER,
+            origin=Origin.HUMAN if number % 3 else Origin.HARNESS,
+            parts=(TextPart(text=text),),
+            created_at=datetime.now(UTC),
+        )
+        for number, text in enumerate(texts)
+    ]
+    most = data.draw(st.integers(2, 400))
+    earlier, at = digest.EarlierWords(), 0
+    for size in data.draw(st.lists(st.integers(0, 8), max_size=5)):
+        earlier.add(messages[at : at + size])
+        at += size
+    assert digest.user_words(messages[at:], most, earlier) == digest.user_words(messages, most)
+
+
+def test_what_is_kept_of_the_users_words_is_bounded() -> None:
+    earlier = digest.EarlierWords()
+    message = Message(
+        id=MessageId("m"),
+        parent=None,
+        role=Role.USER,
+        origin=Origin.HUMAN,
+        parts=(TextPart(text="x" * 30_000),),
+        created_at=datetime.now(UTC),
+    )
+    for _ in range(50):
+        earlier.add([message])
+    assert sum(map(len, earlier.newest)) <= digest.MAX_WORDS and earlier.num_later == 49
+    assert "[47 messages of the user left out]" in digest.user_words([], 90_000, earlier)
+
+
+async def test_an_interrupt_in_the_middle_of_a_compaction_loses_nothing(tmp_path: Path) -> None:
+    class Waits(Worker):
+        def __call__(self, request: Request) -> Any:
+            if request.messages[-1].text == ASK and not interrupted:
+                interrupted.append(len(run.session.messages))
+                run.session.interrupt("the user pressed Esc")
+            return super().__call__(request)
+
+    interrupted: list[int] = []
+    run = await begin(tmp_path, Waits(20))
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.INTERRUPTED and interrupted
+    assert not run.session._store.compactions(run.session.id) and not run.of(Compacted)
+    assert len(run.session.messages) == interrupted[0], "nothing is added, nothing is lost"
+    ended = await run.session.continue_turn(reopen=True)
+    assert ended is not None and ended.outcome is TurnOutcome.SUCCESS
+    assert len(run.of(Compacted)) == len(run.session._store.compactions(run.session.id)) >= 1
+    check_requests(run)
+    await run.session.aclose()
+
+
+async def test_a_full_disk_in_the_middle_of_a_compaction_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError("cannot write to the session store: database or disk is full")
+
+    run = await begin(tmp_path, Worker(20))
+    monkeypatch.setattr(SessionStore, "add_compaction", full)
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.EXECUTION and "disk is full" in end.detail
+    assert not run.of(Compacted) and not run.session._transcript.num_before
+    monkeypatch.undo()
+    ended = await run.session.continue_turn(reopen=True)
+    assert ended is not None and ended.outcome is TurnOutcome.SUCCESS and run.of(Compacted)
     check_requests(run)
     await run.session.aclose()
 
