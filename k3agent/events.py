@@ -71,7 +71,8 @@ class CallProposed(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAsked(Event):
     """`rules` are permission rules that would allow this call from now on; none for protected places. For
-    the tool `ask`, `summary` is the question and `reason` its choices, one a line.
+    the tool `ask`, `summary` is the question and `reason` its choices, one a line. `preview`: the difference
+    that the call would make to files, by the files as they are now.
     """
 
     call_id: str
@@ -79,6 +80,7 @@ class ApprovalAsked(Event):
     summary: str
     reason: str
     rules: tuple[str, ...] = ()
+    preview: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

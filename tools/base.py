@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -116,3 +116,12 @@ class Tool(Protocol[ArgsT]):
     def access(self, args: ArgsT, ctx: ToolContext) -> Access: ...
 
     async def run(self, args: ArgsT, ctx: ToolContext) -> ToolOutput: ...
+
+
+@runtime_checkable
+class Previewed(Protocol[ArgsT]):
+    """A tool that can say beforehand what `run` would change, as a difference for people (hunks as of
+    tools/support/diffs.py). Blocks; changes nothing; raises ToolError where `run` would.
+    """
+
+    def preview(self, args: ArgsT, ctx: ToolContext) -> str: ...

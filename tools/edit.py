@@ -40,21 +40,11 @@ class EditTool:
         return Access(writes=(paths.locate(args.path, ctx).path,))
 
     async def run(self, args: EditArgs, ctx: ToolContext) -> ToolOutput:
-        place = paths.locate(args.path, ctx)
-        old, new = textio.normalise(args.old), textio.normalise(args.new)
-        if not old:
-            raise ToolError("old is empty. Name the text to replace, or use write for a whole file.")
-        if old == new:
-            raise ToolError("old and new are the same.")
-        info = paths.stat_of(place)
-        if info is None:
-            raise paths.missing(place, ctx)
-        if paths.is_folder(place):
-            raise ToolError(f"{place.shown} is a folder. Name a file in it.")
-        if info.st_size > textio.LARGE_BYTES:
-            edit = await asyncio.to_thread(_apply, place, old, new, args, ctx)
+        place, size = _place(args, ctx)
+        if size > textio.LARGE_BYTES:
+            edit = await asyncio.to_thread(_apply, place, args, ctx)
         else:
-            edit = _apply(place, old, new, args, ctx)
+            edit = _apply(place, args, ctx)
         count, note, difference, warning = edit
         counted = "1 replacement" if count == 1 else f"{count} replacements"
         head = f"Edited {place.shown} ({counted})."
@@ -64,18 +54,42 @@ class EditTool:
             data={"diff": difference.text, "added": difference.num_added, "removed": difference.num_removed},
         )
 
+    def preview(self, args: EditArgs, ctx: ToolContext) -> str:
+        place, _ = _place(args, ctx)
+        file, _, note, text = _planned(place, args, ctx)
+        difference = diffs.for_people(file.view, textio.normalise(text))
+        return f"[{note}]\n{difference}" if note else difference
+
 
 Edits = list[tuple[int, int, str]]
 
 
-def _apply(
-    place: paths.Place, old: str, new: str, args: EditArgs, ctx: ToolContext
-) -> tuple[int, str, diffs.Difference, str]:
-    """Change the file; returns the number of places, a note, the difference, and a warning."""
+def _place(args: EditArgs, ctx: ToolContext) -> tuple[paths.Place, int]:
+    """The file and its size."""
+    place = paths.locate(args.path, ctx)
+    if not args.old:
+        raise ToolError("old is empty. Name the text to replace, or use write for a whole file.")
+    if textio.normalise(args.old) == textio.normalise(args.new):
+        raise ToolError("old and new are the same.")
+    info = paths.stat_of(place)
+    if info is None:
+        raise paths.missing(place, ctx)
+    if paths.is_folder(place):
+        raise ToolError(f"{place.shown} is a folder. Name a file in it.")
+    return place, info.st_size
+
+
+def _planned(place: paths.Place, args: EditArgs, ctx: ToolContext) -> tuple[textio.TextFile, Edits, str, str]:
+    """The file as it is, the places that change, a note, and the text that it gets."""
     file = textio.load(place.path, place.shown)
     ctx.freshness.check(place.path, place.shown, file.digest, must_be_read=False)
-    edits, note = _find(file, place.shown, old, new, args)
-    text = textio.splice(file.text, edits)
+    edits, note = _find(file, place.shown, textio.normalise(args.old), textio.normalise(args.new), args)
+    return file, edits, note, textio.splice(file.text, edits)
+
+
+def _apply(place: paths.Place, args: EditArgs, ctx: ToolContext) -> tuple[int, str, diffs.Difference, str]:
+    """Change the file; returns the number of places, a note, the difference, and a warning."""
+    file, edits, note, text = _planned(place, args, ctx)
     data = textio.encode(text, file, place.shown)
     textio.write_atomic(place.path, data, place.shown)
     ctx.freshness.record(place.path, digest(data))

@@ -43,11 +43,16 @@ class PatchTool:
         names = [name for c in unified.parse(args.patch) for name in (c.source, c.target) if name is not None]
         return Access(writes=tuple(dict.fromkeys(paths.locate(name, ctx).path for name in names)))
 
+    def preview(self, args: PatchArgs, ctx: ToolContext) -> str:
+        parts: list[str] = []
+        for step in _planned(args, ctx):
+            what = "new" if step.before is None else "deleted" if step.after is None else ""
+            parts.append(f"diff {step.place.shown}{f' ({what})' if what else ''}")
+            parts.append(diffs.for_people(_view(step.before, step.place), _view(step.after, step.place)))
+        return "\n".join(part for part in parts if part)
+
     async def run(self, args: PatchArgs, ctx: ToolContext) -> ToolOutput:
-        planned = [step for change in unified.parse(args.patch) for step in _plan(change, ctx)]
-        touched = [step.place.path for step in planned]
-        if len(set(touched)) < len(touched):
-            raise ToolError("patch names a file twice. Put all its hunks under one header.")
+        planned = _planned(args, ctx)
         done: list[_Planned] = []
         try:
             for step in planned:
@@ -73,6 +78,18 @@ class PatchTool:
                 "removed": sum(step.num_removed for step in planned),
             },
         )
+
+
+def _planned(args: PatchArgs, ctx: ToolContext) -> list[_Planned]:
+    planned = [step for change in unified.parse(args.patch) for step in _plan(change, ctx)]
+    touched = [step.place.path for step in planned]
+    if len(set(touched)) < len(touched):
+        raise ToolError("patch names a file twice. Put all its hunks under one header.")
+    return planned
+
+
+def _view(data: bytes | None, place: paths.Place) -> str:
+    return "" if data is None else textio.decode(data, place.shown).view
 
 
 def _plan(change: unified.FileChange, ctx: ToolContext) -> list[_Planned]:

@@ -29,19 +29,7 @@ class WriteTool:
         return Access(writes=(paths.locate(args.path, ctx).path,))
 
     async def run(self, args: WriteArgs, ctx: ToolContext) -> ToolOutput:
-        place = paths.locate(args.path, ctx)
-        if paths.is_folder(place):
-            raise ToolError(f"{place.shown} is a folder. Name a file in it.")
-        if paths.stat_of(place) is not None:
-            old = self._old(place, ctx)
-            verb, text = (
-                "Replaced",
-                textio.splice(old.text, [(0, len(old.view), _without_bom(args.content, old))]),
-            )
-            if not old.text or not ("\n" in old.text or "\r" in old.text):
-                text = _without_bom(args.content, old)
-        else:
-            old, verb, text = textio.TextFile("", ""), "Created", args.content
+        place, old, verb, text = self._planned(args, ctx)
         data = textio.encode(text, old, place.shown)
         textio.write_atomic(place.path, data, place.shown)
         ctx.freshness.record(place.path, digest(data))
@@ -54,6 +42,24 @@ class WriteTool:
             files=(paths.changed(place, ctx),),
             data={"diff": difference.text, "added": difference.num_added, "removed": difference.num_removed},
         )
+
+    def preview(self, args: WriteArgs, ctx: ToolContext) -> str:
+        _, old, verb, text = self._planned(args, ctx)
+        note = "[a new file]\n" if verb == "Created" else ""
+        return note + diffs.for_people(old.view, textio.normalise(text))
+
+    def _planned(self, args: WriteArgs, ctx: ToolContext) -> tuple[paths.Place, textio.TextFile, str, str]:
+        """The file, what is in it, what happens to it, and the text that it gets."""
+        place = paths.locate(args.path, ctx)
+        if paths.is_folder(place):
+            raise ToolError(f"{place.shown} is a folder. Name a file in it.")
+        if paths.stat_of(place) is None:
+            return place, textio.TextFile("", ""), "Created", args.content
+        old = self._old(place, ctx)
+        text = textio.splice(old.text, [(0, len(old.view), _without_bom(args.content, old))])
+        if not old.text or not ("\n" in old.text or "\r" in old.text):
+            text = _without_bom(args.content, old)
+        return place, old, "Replaced", text
 
     def _old(self, place: paths.Place, ctx: ToolContext) -> textio.TextFile:
         data = textio.read_bytes(place.path, place.shown)

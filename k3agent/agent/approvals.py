@@ -27,22 +27,36 @@ class Approvals:
         """`unanswered` takes the questions that nobody was there to answer."""
         self._emitter = emitter
         self.unanswered = unanswered
-        self._is_interactive = is_interactive
+        self.is_interactive = is_interactive
         # What was asked and has no answer yet, by call: who begins to watch now sees it, too.
         self.asked: dict[str, ApprovalAsked] = {}
         self._approvals: dict[str, asyncio.Future[Answer]] = {}
         self._questions: dict[str, asyncio.Future[str]] = {}
 
     async def ask(
-        self, call_id: str, tool: str, summary: str, reason: str, rules: tuple[str, ...] = ()
+        self,
+        call_id: str,
+        tool: str,
+        summary: str,
+        reason: str,
+        rules: tuple[str, ...] = (),
+        preview: str = "",
     ) -> Answer | None:
-        """What a person says; None where nobody can be asked. `rules` would allow the call from now on."""
-        if not self._is_interactive:
+        """What a person says; None where nobody can be asked. `rules` would allow the call from now on;
+        `preview` is the difference that it would make.
+        """
+        if not self.is_interactive:
             return None
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._approvals[call_id] = future
         self.asked[call_id] = self._emitter.emit(
-            ApprovalAsked, call_id=call_id, tool=tool, summary=summary, reason=reason, rules=rules
+            ApprovalAsked,
+            call_id=call_id,
+            tool=tool,
+            summary=summary,
+            reason=reason,
+            rules=rules,
+            preview=preview,
         )
         try:
             answer = await future
@@ -66,7 +80,7 @@ class Approvals:
         """The user's own words. Where nobody can answer, the question is kept; its default is taken,
         or ToolError raised, as also where the user declines to answer.
         """
-        if not self._is_interactive:
+        if not self.is_interactive:
             self.unanswered.append(
                 {
                     "call_id": call_id,

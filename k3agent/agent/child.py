@@ -60,7 +60,9 @@ class Questions:
                 options = tuple(event.reason.splitlines())
                 child.reply(event.call_id, await self._approvals.question(call_id, summary, options))
                 return
-            answer = await self._approvals.ask(call_id, event.tool, summary, event.reason)
+            answer = await self._approvals.ask(
+                call_id, event.tool, summary, event.reason, preview=event.preview
+            )
         except asyncio.CancelledError:
             # Its turn has ended: whoever was asked need not answer any more.
             self._emitter.emit(

@@ -276,7 +276,8 @@ class Dispatcher:
         action, reason, by = verdict.action, verdict.reason, verdict.by
         if action is Action.ASK:
             rules = () if verdict.by == "protection" else rules_for(call.name, prepared.access, bench.ctx.cwd)
-            answer = await bench.approvals.ask(call.id, call.name, summary, reason, rules)
+            preview = await self._preview(prepared)
+            answer = await bench.approvals.ask(call.id, call.name, summary, reason, rules, preview)
             if answer is not None:
                 action, by = Action.DENY, "user"
                 if answer.decision is Decision.ALLOW:
@@ -301,6 +302,18 @@ class Dispatcher:
             {"call_id": call.id, "tool": call.name, "summary": summary, "reason": reason}
         )
         return f"permission denied: {reason}. Do without it, or say what is needed."
+
+    async def _preview(self, prepared: _Prepared) -> str:
+        """What the call would change, for a person who is about to be asked."""
+        from k3agent.tools.base import Previewed  # lazy: tools bring pydantic
+
+        if not self._bench.approvals.is_interactive or not isinstance(prepared.tool, Previewed):
+            return ""
+        try:
+            found = await asyncio.to_thread(prepared.tool.preview, prepared.args, self._bench.ctx)
+        except ToolError as error:
+            found = f"[it would fail: {error}]"
+        return self._bench.masker.mask(found)
 
     def _change(self, prepared: _Prepared, arguments: str | None) -> str:
         """Take over arguments that the user has changed; why that is not possible, or nothing."""

@@ -17,6 +17,7 @@ from k3agent.events import (
     CallEnded,
     CallProposed,
     Noticed,
+    TaskMessageAdded,
     TurnEnded,
     TurnOutcome,
     TurnStarted,
@@ -170,9 +171,12 @@ class ChatScreen(ChatKeys):
                 self.ask(
                     Request(
                         event.call_id, event.tool, event.summary, event.reason,
-                        self.arguments.get(event.call_id, "{}"), event.rules,
+                        self.arguments.get(event.call_id, "{}"), event.rules, event.preview,
                     )
                 )  # fmt: skip
+            case TaskMessageAdded():
+                # Questions of subagents come under their session's id.
+                self.arguments |= {f"{event.child}/{call.id}": call.arguments for call in event.message.calls}
             case ApprovalAnswered():
                 self.settle(event.call_id)
             case CallEnded():

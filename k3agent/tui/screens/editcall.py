@@ -1,4 +1,4 @@
-"""Edit a call before it runs: the command alone where there is one, else all arguments as JSON."""
+"""Edit a call before it runs: its main text (a command, a file's new text) or all arguments as JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static, TextArea
 
+from k3agent.tui.safe import safe_line
+
 if TYPE_CHECKING:
     from k3agent.tui.widgets.approval import Request
+
+
+# What is edited as plain text, the first that the call has, and its name on the screen.
+PLAIN = {"command": "command", "content": "new file", "new": "new text", "patch": "patch"}
 
 
 class EditCallScreen(ModalScreen[str | None]):
@@ -26,16 +32,19 @@ class EditCallScreen(ModalScreen[str | None]):
     def __init__(self, request: Request) -> None:
         super().__init__()
         self._value = request.value
-        command = self._value.get("command")
-        self._is_command = isinstance(command, str)
+        self._field = next((name for name in PLAIN if isinstance(self._value.get(name), str)), "")
         self._text = (
-            str(command) if self._is_command else json.dumps(self._value, indent=2, ensure_ascii=False)
+            str(self._value[self._field])
+            if self._field
+            else json.dumps(self._value, indent=2, ensure_ascii=False)
         )
 
     def compose(self) -> ComposeResult:
-        what = "command" if self._is_command else "arguments (JSON)"
+        what = PLAIN.get(self._field, "arguments (JSON)")
         with Vertical(classes="dialog"):
-            yield Static(f"Edit the {what}. Ctrl+S runs it, Esc goes back.", markup=False)
+            path = self._value.get("path")
+            of = f" of {safe_line(path)}" if self._field and isinstance(path, str) else ""
+            yield Static(f"Edit the {what}{of}. Ctrl+S runs it, Esc goes back.", markup=False)
             self.editor = TextArea(self._text, soft_wrap=True, id="edit-call")
             self.editor.cursor_blink = False
             yield self.editor
@@ -47,8 +56,8 @@ class EditCallScreen(ModalScreen[str | None]):
 
     def action_run(self) -> None:
         text = self.editor.text
-        if self._is_command:
-            self.dismiss(json.dumps({**self._value, "command": text}, ensure_ascii=False))
+        if self._field:
+            self.dismiss(json.dumps({**self._value, self._field: text}, ensure_ascii=False))
             return
         try:
             value = json.loads(text)

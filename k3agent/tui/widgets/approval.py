@@ -23,11 +23,13 @@ from k3agent.tui.safe import safe
 from k3agent.tui.theme import Palette
 from k3agent.tui.widgets.block import Row, indent, segments, strip_of, wrap
 from k3agent.tui.widgets.code import highlight, language_of
-from k3agent.tui.widgets.diff import Line, diff_rows
+from k3agent.tui.widgets.diff import Line, diff_rows, parse_diff
 from k3agent.tui.widgets.markdown import wrap_code
 from k3agent.tui.widgets.toolcall import pretty_arguments
 
-MAX_PREVIEW = 400
+MAX_PREVIEW = 1_000
+# So many rows of what is asked about stay in view above the answers.
+MIN_VIEW = 3
 ASK = "ask"
 PLAN = "plan"
 RUN_ANSWERS = (
@@ -47,7 +49,7 @@ PLAN_ANSWERS = (
 @dataclass(frozen=True)
 class Request:
     """What is asked. For the tool `ask`, `summary` is the question and `reason` its choices, one a line; for
-    `plan` (the turn has ended in plan mode) `summary` is the plan.
+    `plan` (the turn has ended in plan mode) `summary` is the plan. `preview`: what the call would change.
     """
 
     call_id: str
@@ -56,6 +58,7 @@ class Request:
     reason: str
     arguments: str = "{}"
     rules: tuple[str, ...] = ()
+    preview: str = ""
 
     @property
     def is_question(self) -> bool:
@@ -107,6 +110,8 @@ class ApprovalPanel(ScrollView, can_focus=True):
         self.requests: list[Request] = []
         self.is_armed = False
         self._strips: list[Strip] = []
+        #: why it is asked, and the answers: always in view, below what scrolls
+        self._pinned: list[Strip] = []
 
     @property
     def current(self) -> Request | None:
@@ -145,8 +150,26 @@ class ApprovalPanel(ScrollView, can_focus=True):
         title = "The model asks" if request.is_question else f"May {request.tool} do this?"
         title = "Shall this plan be carried out?" if request.is_plan else title
         self.border_title = f"{title}{more}".replace("[", "\\[")
-        self.border_subtitle = "" if self.is_armed else "keys answer after a pause in typing"
         self._lay_out()
+        self._tell_keys()
+
+    def _tell_keys(self) -> None:
+        if not self.is_armed:
+            self.border_subtitle = "keys answer after a pause in typing"
+        elif self._can_scroll:
+            last = min(self.scroll_offset.y + self._room, len(self._strips))
+            self.border_subtitle = f"line {last} of {len(self._strips)} · ↑ ↓ PgUp PgDn"
+        else:
+            self.border_subtitle = ""
+
+    @property
+    def _room(self) -> int:
+        """Rows above the pinned ones."""
+        return max(self.scrollable_content_region.height - len(self._pinned), 0)
+
+    @property
+    def _can_scroll(self) -> bool:
+        return MIN_VIEW <= self._room < len(self._strips)
 
     def _lay_out(self) -> None:
         request = self.current
@@ -154,43 +177,55 @@ class ApprovalPanel(ScrollView, can_focus=True):
         if request is None or width <= 0:
             return
         palette = self.palette
-        rows = self._question(request, width) if request.is_question else self._call(request, width)
+        rows, pinned = self.rows(request, width)
         base = palette.style("text", bg="background")
         self._strips = [strip_of(row, width, base) for row in rows]
-        self.virtual_size = Size(width, len(self._strips))
+        self._pinned = [strip_of(row, width, base) for row in pinned]
+        self.virtual_size = Size(width, len(self._strips) + len(self._pinned))
         self.scroll_to(y=0, animate=False)
         self.refresh(layout=True)
 
     def on_resize(self, event: events.Resize) -> None:
         if self._strips and self._strips[0].cell_length != self.scrollable_content_region.width:
             self._lay_out()
+        self._tell_keys()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._tell_keys()
+        # The pinned rows do not move with the others.
+        self.refresh()
 
     def set_palette(self, palette: Palette) -> None:
         self.palette = palette
         self.show()
 
     def render_line(self, y: int) -> Strip:
-        at = y + self.scroll_offset.y
-        if at < len(self._strips):
-            return self._strips[at]
+        at, room = y + self.scroll_offset.y, self._room
+        if room >= MIN_VIEW and y >= room:
+            at = len(self._strips) + y - room
+        strips = [*self._strips, *self._pinned]
+        if at < len(strips):
+            return strips[at]
         return Strip.blank(self.size.width, self.palette.style("text", bg="background"))
 
     # --- what is shown ---
 
-    def _call(self, request: Request, width: int) -> list[Row]:
+    def rows(self, request: Request, width: int) -> tuple[list[Row], list[Row]]:
+        """What scrolls, and what stays below it."""
         palette = self.palette
+        if request.is_question:
+            return self._question(request, width), []
         if request.is_plan:
             # The plan itself stands above, in the conversation.
-            return self._answers(PLAN_ANSWERS, width)
-        rows = _preview(request, width, palette)
-        rows.append([])
+            return [], self._answers(PLAN_ANSWERS, width)
         why = Text(f"Why it asks: {safe(request.reason)}", style=palette.style("dim"))
-        rows += wrap(why, width)
+        pinned: list[Row] = [[], *wrap(why, width)]
         answers = list(RUN_ANSWERS)
         if request.rules:
             rule = safe(" and ".join(request.rules))
             answers[1:1] = [("s", f"yes, and {rule} for this session"), ("a", "the same for good")]
-        return rows + self._answers(answers, width)
+        return _preview(request, width, palette), pinned + self._answers(answers, width)
 
     def _answers(self, entries: Sequence[tuple[str, str]], width: int) -> list[Row]:
         """The keys with their meaning; no entry is torn apart where it fits on a line."""
@@ -264,6 +299,14 @@ def _preview(request: Request, width: int, palette: Palette) -> list[Row]:
             rows += wrap(Text(text, style=palette.style("dim")), width)
         return rows
     rows += wrap(Text(safe(request.summary), style=palette.style("text", bold=True)), width)
+    if request.preview:
+        lines = parse_diff(request.preview)
+        language = language_of(path) if isinstance(path, str) else ""
+        rows += diff_rows(lines[:MAX_PREVIEW], width, palette, language)
+        if len(lines) > MAX_PREVIEW:
+            note = f"… {len(lines) - MAX_PREVIEW:,} more lines are not shown"
+            rows += wrap(Text(note, style=palette.style("warn")), width)
+        return rows
     old, new = value.get("old"), value.get("new", value.get("content"))
     if isinstance(path, str) and isinstance(new, str):
         lines = [Line("-", line) for line in safe(old).split("\n")] if isinstance(old, str) else []

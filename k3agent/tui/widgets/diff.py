@@ -20,39 +20,44 @@ _HEADER = ("diff ", "index ", "--- ", "+++ ", "new file", "deleted file", "simil
 
 
 class Line:
-    """`kind` is one of ` +-@h` (h: a header); `number` counts in the new text, for `-` in the old."""
+    """`kind` is one of ` +-@h` (h: a header); `number` counts in the new text, for `-` in the old. `old`: the
+    number in the old text of a line that is in both.
+    """
 
-    __slots__ = ("kind", "number", "text")
+    __slots__ = ("kind", "number", "old", "text")
 
-    def __init__(self, kind: str, text: str, number: int = 0) -> None:
-        self.kind, self.text, self.number = kind, text, number
+    def __init__(self, kind: str, text: str, number: int = 0, old: int = 0) -> None:
+        self.kind, self.text, self.number, self.old = kind, text, number, old
 
 
 def parse_diff(text: str) -> list[Line]:
     """The hunks that the edit tools give (`@@ line N @@`), or a unified diff of git."""
     lines: list[Line] = []
     old = new = 0
+    # By how much the old text's numbers are ahead: hunks of the tools name only the new one's.
+    ahead = 0
     has_hunk = False
     for raw in safe(text).split("\n"):
         hunk = _HUNK.match(raw)
         if hunk is not None:
             has_hunk = True
             new = int(hunk[1] or hunk[3])
-            old = int(hunk[2] or new)
+            old = int(hunk[2] or new + ahead)
             lines.append(Line("@", raw, new))
         elif not has_hunk or (
             raw.startswith(_HEADER) and not raw.startswith(("--- ", "+++ ")) and "\t" not in raw
         ):
-            has_hunk = has_hunk and not raw.startswith("diff ")
+            if raw.startswith("diff "):
+                has_hunk, ahead = False, 0
             lines.append(Line("h", raw))
         elif raw.startswith("+"):
             lines.append(Line("+", raw[1:], new))
-            new += 1
+            new, ahead = new + 1, ahead - 1
         elif raw.startswith("-"):
             lines.append(Line("-", raw[1:], old))
-            old += 1
+            old, ahead = old + 1, ahead + 1
         elif raw.startswith((" ", "")) and not raw.startswith(("[", "\\")):
-            lines.append(Line(" ", raw[1:], new))
+            lines.append(Line(" ", raw[1:], new, old))
             new, old = new + 1, old + 1
         else:
             lines.append(Line("h", raw))
@@ -129,7 +134,7 @@ def _side_by_side(lines: list[Line], width: int, palette: Palette, language: str
             if line.kind in "@h":
                 rows += _one(line, width, wide, palette, language)
             else:
-                pair(line, line)
+                pair(Line(" ", line.text, line.old or line.number), line)
     flush()
     return rows
 

@@ -92,6 +92,59 @@ async def test_a_call_asks_and_runs_once_allowed(tmp_path: Path, monkeypatch: py
         assert "May shell do this?" not in screen.shown
 
 
+async def test_an_edit_is_asked_with_its_place_and_the_answers_stay_in_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    (tmp_path / "ws").mkdir()
+    target = tmp_path / "ws/long.py"
+    target.write_text("".join(f"value_{number} = {number}\n" for number in range(1, 101)))
+    new = "".join(f"added_{number} = {number}\n" for number in range(60))
+    answers = [step(call("edit", path="long.py", old="value_50 = 50\n", new=new)), Step(text="ok")]
+    async with running(tmp_path, answers, size=(80, 24)) as screen:
+        await screen.submit("do it")
+        await screen.until("May edit do this?")
+        await screen.until(lambda: screen.chat.panel.is_armed)
+        assert "47   value_47 = 47" in screen.shown and "50 - value_50 = 50" in screen.shown
+        assert "y yes, once" in screen.shown and "added_59" not in screen.shown
+        await screen.until("PgDn")
+        for _ in range(30):
+            await screen.press("pagedown")
+        await screen.until("added_59")
+        assert "value_51 = 51" in screen.shown and "y yes, once" in screen.shown
+        await screen.answer("y")
+        await screen.until("done · 2 steps")
+        assert "value_49 = 49\nadded_0 = 0\n" in target.read_text()
+
+
+async def test_a_call_that_will_fail_says_so_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    answers = [step(call("edit", path="no.py", old="a", new="b")), Step(text="ok")]
+    async with running(tmp_path, answers) as screen:
+        await screen.submit("do it")
+        await screen.until("it would fail: no.py does not exist")
+        await screen.answer("n")
+        await screen.until("done · 2 steps")
+
+
+async def test_a_new_file_is_edited_as_text_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    async with running(
+        tmp_path, [step(call("write", path="made.py", content="a = 1\nb = 2\n")), Step(text="ok")]
+    ) as screen:
+        await screen.submit("make it")
+        await screen.until("a new file")
+        await screen.answer("e")
+        await screen.until("Edit the new file of made.py")
+        assert screen.app.screen.editor.text == "a = 1\nb = 2\n"
+        screen.app.screen.editor.text = "a = 3\n"
+        await screen.press("ctrl+s")
+        await screen.until("done · 2 steps")
+        assert (screen.workspace / "made.py").read_text() == "a = 3\n"
+
+
 async def test_denied_with_words_reaches_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     async with running(tmp_path, [step(call("shell", command="touch made")), Step(text="fine")]) as screen:

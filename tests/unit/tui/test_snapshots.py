@@ -42,6 +42,9 @@ def load(path: str) -> dict[str, int]:
 
 See [the docs](https://example.org/docs).
 """
+PREVIEW = (
+    "@@ line 98 @@\n y = 0\n-x = 1\n+x = 2  # 変更\n+z = 3\n end = 1\n@@ line 120 @@\n-last = 1\n+last = 2"
+)
 DIFF = """Edited loader.py (1 replacement).
 @@ line 41 @@
      first = 1
@@ -100,13 +103,13 @@ def test_questions(width: int) -> None:
     shell = json.dumps({"command": "cd src &&\nmake -j4"})
     requests = [
         Request("1", "shell", "$ make", "`make` needs approval", shell, ("shell(make:*)",)),
-        Request("2", "edit", "edit a.py", "it would write a.py", json.dumps(edit)),
+        Request("2", "edit", "edit a.py", "it would write a.py", json.dumps(edit), preview=PREVIEW),
         Request("3", "ask", "Which colour? 何色？", "red\nblue"),
         Request("4", "plan", "1. look", ""),
     ]
     rows = []
     for request in requests:
-        rows += panel._question(request, width) if request.is_question else panel._call(request, width)
-        rows.append([])
+        scrolls, stays = panel.rows(request, width)
+        rows += [*scrolls, *stays, []]
     strips = [strip_of(row, width, DARK.style("text")) for row in rows]
     check(f"questions-{width}", "\n".join(strip.text.rstrip() for strip in strips) + "\n")
