@@ -99,7 +99,8 @@ class CallStarted(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnded(Event):
     """`files` are the workspace paths that the call changed; `is_invalid` marks arguments that could not
-    be used. `exit_code`: that of a command, where one ended.
+    be used, `is_interrupted` a call that did not run or not to its end. `exit_code`: that of a command, where
+    one ended.
     """
 
     call_id: str
@@ -109,6 +110,7 @@ class CallEnded(Event):
     files: tuple[str, ...] = ()
     is_invalid: bool = False
     is_denied: bool = False
+    is_interrupted: bool = False
     exit_code: int | None = None
 
 

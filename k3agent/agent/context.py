@@ -44,7 +44,7 @@ MARGIN_TOKENS = 64
 IMAGE_TOKENS = 1500
 
 MODE_FACTS = {
-    "plan": "plan: look and propose; nothing may be changed",
+    "plan": "plan: look and propose; nothing may be changed. A plan begins with the line `Plan:`",
     "default": "default: changes and commands need the user's approval",
     "accept-edits": "accept-edits: files in the workspace may be changed; commands need approval",
     "auto": "auto: work freely inside the workspace; destructive or outside actions are denied",

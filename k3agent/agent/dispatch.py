@@ -446,6 +446,7 @@ class Dispatcher:
             files=ending.files,
             is_invalid=state is CallState.INVALID,
             is_denied=state is CallState.DENIED,
+            is_interrupted=state is CallState.INTERRUPTED,
             exit_code=ending.exit_code,
         )
 

@@ -58,6 +58,12 @@ def _mode(chat: ChatKeys, rest: str) -> None:
     chat.set_mode(rest)
 
 
+def _plan(chat: ChatKeys, rest: str) -> None:
+    """What the model said last is to be done."""
+    if chat.driver.is_busy or chat.panel.current is not None or not chat.offer_plan():
+        chat.notice("there is no answer that could be carried out", "warning")
+
+
 def _theme(chat: ChatKeys, rest: str) -> None:
     if rest not in PALETTES:
         chat.notice(f"themes: {', '.join(PALETTES)}", "warning" if rest else "info")
@@ -160,6 +166,7 @@ COMMANDS: dict[str, Command] = {
     "rewind": Command("go back to an earlier prompt (also: Esc Esc)", _action("rewind")),
     "models": Command("which model: what can be reached from here", _action("models")),
     "mode": Command("permission mode", _mode, " | ".join(MODES)),
+    "plan": Command("have the last answer carried out as a plan", _plan),
     "changes": Command("changed files with their differences", _panel("changes")),
     "todos": Command("show or hide the steps", _panel("todos")),
     "jobs": Command("background commands: output, end", _panel("jobs")),

@@ -10,7 +10,23 @@ from k3agent.tui.widgets.block import Block
 from k3agent.tui.widgets.message import DraftBlock, NoticeBlock, UserBlock
 from k3agent.tui.widgets.reasoning import ReasoningBlock
 from k3agent.tui.widgets.toolcall import ToolBlock
-from k3agent.types import Finish, ImagePart, Message, Origin, ReasoningPart, Role, TextPart, ToolCall
+from k3agent.types import (
+    Finish,
+    ImagePart,
+    Message,
+    Origin,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolCall,
+    ToolResult,
+)
+
+_ENDS = (
+    ("Interrupted before it finished", "stopped"),
+    ("Not run: ", "stopped"),
+    ("permission denied", "denied"),
+)
 
 
 def blocks_of(messages: Iterable[Message], *, draws_images: bool = True) -> list[Block]:
@@ -22,13 +38,20 @@ def blocks_of(messages: Iterable[Message], *, draws_images: bool = True) -> list
             for result in message.results:
                 block = calls.get(result.call_id)
                 if block is not None:
-                    block.end("failed" if result.is_error else "done", result.text, 0.0)
+                    block.end(_state(result), result.text, 0.0)
             continue
         for block in message_blocks(message, draws_images=draws_images):
             if isinstance(block, ToolBlock):
                 calls[block.call_id] = block
             blocks.append(block)
     return blocks
+
+
+def _state(result: ToolResult) -> str:
+    """How a call ended, by the words that the harness itself puts before what a tool says."""
+    if not result.is_error:
+        return "done"
+    return next((state for words, state in _ENDS if result.text.startswith(words)), "failed")
 
 
 def message_blocks(message: Message, *, draws_images: bool = True) -> list[Block]:

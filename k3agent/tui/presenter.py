@@ -96,11 +96,13 @@ class Presenter:
             for block in blocks
             if isinstance(block, ToolBlock) and block.state == "proposed"
         }
-        for message in reversed(messages):
-            if message.role is Role.ASSISTANT and message.usage is not None:
-                self._status.step = message.usage
-                break
+        self.measure(messages)
         self._changed()
+
+    def measure(self, messages: Sequence[Message]) -> None:
+        """How full the window is after these: what the last answer says of itself."""
+        usages = (message.usage for message in reversed(messages) if message.role is Role.ASSISTANT)
+        self._status.step = next((usage for usage in usages if usage is not None), Usage())
 
     def add(self, block: Block) -> None:
         """Put a block at the end, before prompts that wait."""
@@ -361,6 +363,7 @@ class Presenter:
         else:
             state = "failed" if event.result.is_error else "done"
             state = "invalid" if event.is_invalid else "denied" if event.is_denied else state
+            state = "stopped" if event.is_interrupted else state
             block.end(state, event.result.text, event.duration_s, event.files)
         self._transcript.touch(block)
 

@@ -36,6 +36,7 @@ def locate(path: str, ctx: ToolContext) -> Place:
     home = ctx.environ.get("HOME")
     if home and (path == "~" or path.startswith("~/")) and not (ctx.cwd / "~").exists():
         path = home + path[1:]
+    path = _unmarked(path, ctx)
     try:
         joined = _as_on_disk(os.path.join(ctx.cwd, path))  # noqa: PTH118 - Path would drop `..` and `.` hints
         real = Path(os.path.realpath(joined))
@@ -44,6 +45,18 @@ def locate(path: str, ctx: ToolContext) -> Place:
     # `a/../b` is not `b` when `a` is a link, so such a path is shown as what it really is.
     named = str(real) if ".." in joined.split("/") else os.path.normpath(joined)
     return Place(real, relative(named, ctx.cwd))
+
+
+def _unmarked(path: str, ctx: ToolContext) -> str:
+    """Without the `@` that users put before the name of a file, where only the rest is one. Not for paths
+    that could lead out of the workspace.
+    """
+    rest = path[1:]
+    if not path.startswith("@") or not rest or rest.startswith(("/", "~")) or ".." in rest.split("/"):
+        return path
+    if os.path.lexists(ctx.cwd / path):
+        return path
+    return rest if os.path.lexists(ctx.cwd / rest) else path
 
 
 def stat_of(place: Place) -> os.stat_result | None:

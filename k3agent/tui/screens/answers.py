@@ -11,9 +11,10 @@ from textual import work
 from k3agent.config.paths import user_config
 from k3agent.errors import ConfigError, K3AgentError
 from k3agent.events import Decision
-from k3agent.tui.screens.chatbase import BUSY_PLACEHOLDER, ChatBase
+from k3agent.tui.screens.chatbase import BUSY_PLACEHOLDER, DENIAL_PLACEHOLDER, ChatBase
 from k3agent.tui.screens.editcall import EditCallScreen
 from k3agent.tui.widgets.approval import PLAN, ApprovalPanel, Request
+from k3agent.types import Role
 
 # A question takes keys only after nothing was typed for so long.
 ARM_S = 0.7
@@ -112,9 +113,7 @@ class AnsweringChat(ChatBase):
                 return
             case "words":
                 self._denying = request
-                self.prompt.placeholder = (
-                    "What should be done instead? Enter sends it with the refusal, Esc goes back"
-                )
+                self.prompt.set_placeholder(DENIAL_PLACEHOLDER)
                 self.prompt.focus()
                 return
             case "choice":
@@ -124,12 +123,19 @@ class AnsweringChat(ChatBase):
         # The event that follows takes the request away; a stale one is taken away here.
         self.settle(request.call_id)
 
-    def offer_plan(self) -> None:
-        """The turn has ended in plan mode: the plan can be carried out, changed, or thought about further."""
-        session = self.driver.session
-        answer = session.messages[-1].text.strip() if session is not None and session.messages else ""
+    def offer_plan(self) -> bool:
+        """The last answer as a plan: it can be carried out, changed, or thought about further."""
+        answer = self.last_answer
         if answer:
             self.ask(Request("", PLAN, answer, ""))
+        return bool(answer)
+
+    @property
+    def last_answer(self) -> str:
+        """The model's last words, when nothing came after them."""
+        session = self.driver.session
+        last = session.messages[-1] if session is not None and session.messages else None
+        return last.text.strip() if last is not None and last.role is Role.ASSISTANT else ""
 
     def take_plan(self, how: str, plan: str) -> None:
         if how == "deny":
@@ -152,7 +158,7 @@ class AnsweringChat(ChatBase):
         request, self._denying = self._denying, None
         if request is None:
             return False
-        self.prompt.placeholder = BUSY_PLACEHOLDER
+        self.prompt.set_placeholder(BUSY_PLACEHOLDER)
         session = self.driver.session
         if session is not None:
             session.answer(request.call_id, Decision.DENY, reason=text)
@@ -164,7 +170,7 @@ class AnsweringChat(ChatBase):
         if self._denying is None:
             return False
         self._denying = None
-        self.prompt.placeholder = BUSY_PLACEHOLDER
+        self.prompt.set_placeholder(BUSY_PLACEHOLDER)
         self.panel.focus()
         return True
 

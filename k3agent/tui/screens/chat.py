@@ -26,6 +26,7 @@ from k3agent.tui.driver import Driver
 from k3agent.tui.files import FileIndex
 from k3agent.tui.history import draft_block
 from k3agent.tui.keymap import CHAT_KEYS, bindings
+from k3agent.tui.plans import is_plan
 from k3agent.tui.presenter import Presenter
 from k3agent.tui.safe import safe_line
 from k3agent.tui.screens.chatbase import BUSY_PLACEHOLDER, PLACEHOLDER
@@ -53,6 +54,9 @@ class ChatScreen(ChatKeys):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(CHAT_KEYS)
     AUTO_FOCUS = "#prompt"
+    # Of the turn that runs or ran last: its prompt, and whether steps were written down in it.
+    _prompted = ""
+    _has_steps = False
 
     def on_mount(self) -> None:
         self.prompt.key_filter = self.take_key
@@ -183,11 +187,13 @@ class ChatScreen(ChatKeys):
                 self.settle(event.call_id)
                 self.arguments.pop(event.call_id, None)
                 if event.tool == "todo" and self.driver.session is not None:
+                    self._has_steps = self._has_steps or not event.result.is_error
                     self.todos.set_items(self.driver.session.todo)
             case TurnStarted():
+                self._prompted, self._has_steps = event.prompt, False
                 self.show_queue()
                 self.app.set_title("●")
-                self.prompt.placeholder = BUSY_PLACEHOLDER
+                self.prompt.set_placeholder(BUSY_PLACEHOLDER)
             case TurnEnded():
                 self._turn_ended(event)
             case Noticed(level="info"):
@@ -200,13 +206,17 @@ class ChatScreen(ChatKeys):
     def _turn_ended(self, event: TurnEnded) -> None:
         self.panel.clear()
         self.arguments.clear()
-        self.prompt.placeholder = PLACEHOLDER
+        self.prompt.set_placeholder(PLACEHOLDER)
         self.focus_prompt()
         self._count_jobs()
         if event.outcome is TurnOutcome.SUCCESS and self.line.status.mode == "plan" and not self.driver.queue:
-            self.call_later(self.offer_plan)
+            self.call_later(self._offer_plan)
         self.app.set_title()
         self.app.tell(f"k3agent: {safe_line(event.detail or event.outcome.value, 80)}")
+
+    def _offer_plan(self) -> None:
+        if is_plan(self.last_answer, self._prompted, has_steps=self._has_steps):
+            self.offer_plan()
 
     def _count_jobs(self) -> None:
         session = self.driver.session

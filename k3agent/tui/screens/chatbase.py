@@ -32,8 +32,24 @@ if TYPE_CHECKING:
     from k3agent.tui.app import K3App
     from k3agent.tui.theme import Palette
 
-PLACEHOLDER = "What shall be done?   @ file   / command   ! shell   ? help"
-BUSY_PLACEHOLDER = "Enter queues   Ctrl+S says it into the running turn   Esc interrupts"
+# The first that fits is shown.
+PLACEHOLDER = (
+    "What shall be done?   @ file   / command   ! shell   ? help",
+    "What shall be done?   @  /  !  ? help",
+    "What shall be done?   ? help",
+    "What shall be done?",
+)
+BUSY_PLACEHOLDER = (
+    "Enter queues   Ctrl+S says it into the running turn   Esc interrupts",
+    "Enter queues   Ctrl+S steers   Esc interrupts",
+    "Enter queues   Esc interrupts",
+    "Esc interrupts",
+)
+DENIAL_PLACEHOLDER = (
+    "What should be done instead? Enter sends it with the refusal, Esc goes back",
+    "What instead? Enter sends it, Esc goes back",
+    "What instead? Esc goes back",
+)
 MAX_QUEUE_ROWS = 4
 
 
@@ -57,7 +73,7 @@ class ChatBase(Screen[None]):
         self.queue = Static("", id="queue", markup=False)
         self.completion = CompletionList(palette)
         self.prompt = Prompt(PromptHistory(self.app.options.home / "prompts.jsonl"))
-        self.prompt.placeholder = PLACEHOLDER
+        self.prompt.set_placeholder(PLACEHOLDER)
         self.line = StatusLine(palette, is_plain=self.app.is_plain)
         yield from (
             self.transcript,

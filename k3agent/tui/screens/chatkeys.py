@@ -336,6 +336,7 @@ class ChatKeys(TypingChat):
             return
         blocks = self.transcript.blocks
         self.transcript.load(blocks[: blocks.index(block)])
+        self.presenter.measure(session.messages)
         self.prompt.text = text
         self.prompt.move_cursor(self.prompt.document.end)
         self.notice("The conversation goes on from here.")

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from k3agent.tui.safe import safe
+from k3agent.tui.safe import safe, safe_line
 
 if TYPE_CHECKING:
     from k3agent.tui.app import K3App
@@ -77,6 +77,7 @@ class ListScreen(ModalScreen[Result]):
     ListScreen .list { height: 1fr; border: none; background: $background; padding: 0; }
     ListScreen .preview { height: 40%; border-top: solid $k3-line; background: $background; }
     ListScreen Input, ListScreen Input:focus { background: $background; margin: 0 0 1 0; }
+    ListScreen .hint { height: auto; max-height: 3; color: $k3-dim; }
     """
     app: K3App
     heading = ""
@@ -94,10 +95,16 @@ class ListScreen(ModalScreen[Result]):
             with VerticalScroll(classes="preview") as self.preview_box:
                 self.preview = Static("", markup=False)
                 yield self.preview
+            # Not in the frame: that would cut it on narrow screens.
+            self.foot = Static(self.hint, markup=False, classes="hint")
+            yield self.foot
+
+    def say(self, text: str) -> None:
+        """Below the list, in the place of the keys."""
+        self.foot.update(safe_line(text))
 
     def on_mount(self) -> None:
         self.body.border_title = self.heading
-        self.body.border_subtitle = self.hint
         self.filter.focus()
         self.refill()
 

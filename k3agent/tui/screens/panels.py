@@ -127,7 +127,7 @@ class ChangesScreen(ListScreen):
             said = await self._restore(session, str(self.app.options.cwd.resolve() / entry), entry)
         except K3AgentError as error:
             said = str(error)
-        self.body.border_subtitle = safe_line(said)
+        self.say(said)
 
     async def _restore(self, session: Session | WatchedSession, path: str, entry: str) -> str:
         undo = session.undo

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from textual import events
@@ -84,6 +84,18 @@ class Prompt(TextArea):
         #: then these, by key; their actions are the prompt's own or, with `screen.`, the screen's
         self.first: dict[str, str] = {}
         self._word = ""
+        self._placeholders: Sequence[str] = ()
+
+    def set_placeholder(self, texts: Sequence[str]) -> None:
+        """What an empty prompt says: the first of `texts` that fits, the last where none does."""
+        self._placeholders = texts
+        # The caret takes a cell.
+        room = self.content_size.width - 1
+        fitting = (text for text in texts if len(text) <= room or room <= 0)
+        self.placeholder = next(fitting, texts[-1] if texts else "")
+
+    def on_resize(self) -> None:
+        self.set_placeholder(self._placeholders)
 
     # --- keys ---
 

@@ -63,3 +63,19 @@ async def test_names_that_no_system_takes_are_errors_for_the_model(call):
 def test_unusable_paths(ctx, path):
     with pytest.raises(ToolError):
         paths.locate(path, ctx)
+
+
+def test_the_mark_of_a_mention_is_no_part_of_the_name(ctx):
+    (ctx.cwd / "sub").mkdir()
+    (ctx.cwd / "sub/a.py").write_text("")
+    assert paths.locate("@sub/a.py", ctx).shown == "sub/a.py"
+    assert paths.locate("@new.py", ctx).shown == "@new.py"
+    (ctx.cwd / "@sub").mkdir()
+    (ctx.cwd / "@sub/a.py").write_text("")
+    assert paths.locate("@sub/a.py", ctx).shown == "@sub/a.py"
+
+
+def test_the_mark_of_a_mention_leads_nowhere_else(ctx, tmp_path):
+    for path in ("@/etc/passwd", "@../x", "@sub/../../x", "@~/x", "@"):
+        assert paths.locate(path, ctx).path.is_relative_to(ctx.cwd) or ".." in path
+        assert "@" in str(paths.locate(path, ctx).path) or ".." in path

@@ -246,6 +246,20 @@ async def test_escape_interrupts_and_keeps_what_came(tmp_path: Path) -> None:
         assert screen.chat.driver.session.messages[-1].finish is Finish.INTERRUPTED
 
 
+async def test_an_interrupted_call_has_the_sign_of_one(tmp_path: Path) -> None:
+    script = [step(call("shell", command="sleep 60"))]
+    async with running(tmp_path, script, settings=Settings(permission_mode="auto")) as screen:
+        await screen.submit("wait")
+        await screen.until("running shell")
+        await screen.press("escape")
+        await screen.until("interrupted · ")
+        assert "⊘ $ sleep 60" in screen.shown and "✗" not in screen.shown
+        session_id = screen.chat.driver.session.id
+    async with running(tmp_path, resume_id=session_id) as screen:
+        await screen.until("⊘ shell sleep 60")
+        assert "✗" not in screen.shown
+
+
 async def test_a_prompt_waits_while_a_turn_runs(tmp_path: Path) -> None:
     client = SlowClient()
     async with running(tmp_path, client=client) as screen:
@@ -343,6 +357,8 @@ async def test_rewind_goes_back_to_before_a_prompt(tmp_path: Path) -> None:
         await rewind_to_the_second_prompt(screen)
         await screen.until("The conversation goes on from here")
         assert screen.chat.prompt.text == "second" and "answer 2" not in screen.shown
+        first = next(message for message in screen.chat.driver.session.messages if message.usage)
+        assert screen.chat.line.status.step == first.usage
         screen.chat.prompt.text = "other"
         await screen.press("enter")
         await screen.until(lambda: len(screen.client.requests) == 3)

@@ -14,6 +14,7 @@ from textual.widgets import Input
 from k3agent.config.settings import Settings
 from k3agent.providers.scripted import Step
 from k3agent.store.sessions import SessionStore
+from k3agent.tui.screens.chatbase import PLACEHOLDER
 
 MARKUP = "[red]x[/red] [/] \x1b[31m\u202e\u2028\x00 end"
 
@@ -118,6 +119,39 @@ async def test_a_plan_is_carried_out_when_it_is_agreed_to(
         await screen.until("Done now.")
         assert (screen.workspace / "a.txt").read_text() == "x"
         assert "accept-edits" in screen.rows[-1]
+
+
+async def test_an_answer_in_plan_mode_is_no_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    script = [Step(text="It is read in two places."), Step(text="2")]
+    async with running(tmp_path, script, settings=Settings(permission_mode="plan")) as screen:
+        await screen.submit("where is it read?")
+        await screen.until("done · 1 step")
+        await screen.pilot.pause(0.2)
+        assert screen.chat.panel.current is None
+        await screen.submit("/plan")
+        await screen.until("Shall this plan be carried out?")
+        await screen.answer("n")
+        await screen.until(lambda: screen.chat.panel.current is None)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+async def test_what_the_prompt_says_is_not_cut(tmp_path: Path, width: int) -> None:
+    async with running(tmp_path, size=(width, 20)) as screen:
+        prompt = screen.chat.prompt
+        assert prompt.placeholder in PLACEHOLDER
+        assert any(prompt.placeholder in row for row in screen.rows)
+
+
+async def test_the_keys_of_a_dialog_are_not_cut(tmp_path: Path) -> None:
+    async with running(tmp_path, [Step(text="ok")], size=(60, 20)) as screen:
+        await screen.submit("first")
+        await screen.until("done · 1 step")
+        await screen.submit("/new")
+        await screen.until_gone("done · 1 step")
+        await screen.submit("/sessions")
+        await screen.until("^R rename")
+        await screen.until("Tab all")
 
 
 async def test_a_plan_is_changed_first(tmp_path: Path, monkeypatch) -> None:
