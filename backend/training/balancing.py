@@ -1,4 +1,5 @@
-"""Quantile balancing: the router's selection bias, set from where the scores lie, with no auxiliary loss.
+"""Quantile balancing: the router's selection bias, set from where the scores lie, with no auxiliary loss;
+beside it the older rule that it is compared with.
 
 An expert's margin on a token is its score minus the token's cutoff, the first biased score that was not
 chosen. Minus the (1 - k/E) quantile of an expert's margins is the bias at which exactly its share of tokens
@@ -28,6 +29,14 @@ def update_bias(bias: Tensor, margins: Tensor, top: int, keep: float) -> None:
     fresh = quantile_bias(margins, top)
     fresh = fresh - fresh.mean(-1, keepdim=True)
     bias.lerp_(fresh.to(bias.dtype), 1.0 - keep)
+
+
+def step_bias(bias: Tensor, loads: Tensor, rate: float) -> None:
+    """Move `bias` [L, E] in place by `rate`, up where an expert had less than its share of tokens and down
+    where it had more. loads: [L, E]. Source: loss-free balancing, arXiv 2408.15664.
+    """
+    loads = loads.to(bias.dtype)
+    bias.add_(torch.sign(loads.mean(-1, keepdim=True) - loads), alpha=rate)
 
 
 def imbalance(loads: Tensor) -> Tensor:

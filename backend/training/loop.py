@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from k3agent.backend.parallel.processes import RankProcesses
-from k3agent.backend.training import export, plots
+from k3agent.backend.training import export, plots, variants
 from k3agent.backend.training.balancing import imbalance
 from k3agent.backend.training.compiled import pack_cache, trim_autotuners
 from k3agent.backend.training.data import Feed, FeedError, HostBatch
@@ -90,7 +90,8 @@ def make_trainer(options: argparse.Namespace, team: Team | None = None) -> tuple
     device = torch.device(options.device)
     prepare_torch(device)
     on_gpu = device.type == "cuda"
-    raw = export.tiny_config(64) if options.tiny else export.nano_config()
+    variant = variants.of_options(options)
+    raw = variant.config(export.tiny_config(64) if options.tiny else export.nano_config())
     trainer = Trainer(
         export.model_config(raw),
         device,
@@ -99,6 +100,7 @@ def make_trainer(options: argparse.Namespace, team: Team | None = None) -> tuple
         seed=options.seed,
         settings=Settings(muon_rate=options.muon_rate, adam_rate=options.adam_rate),
         team=team,
+        variant=variant,
     )
     return trainer, raw
 
@@ -126,7 +128,8 @@ class Run:
         progress_from = self.trainer.progress if options.progress_from is None else options.progress_from
         end = started + options.minutes * 60 - options.reserve_s
         self.clock = Clock(end, progress_from, options.progress_to)
-        self.rounded = progress_from >= options.quantize_from
+        self._rounds_weights = self.trainer.variant.round_weights
+        self.rounded = self._rounds_weights and progress_from >= options.quantize_from
         self.trainer.refresh(rounded=self.rounded)
         self.trainer.align(rounded=self.rounded)
         self.stopped: str | None = None
@@ -188,7 +191,7 @@ class Run:
                 self._stages[stage] = self._stages.get(stage, 0) + count
             trainer.progress = progress = plan.progress
             self.feed.feed.set_progress(progress)
-            if not self.rounded and progress >= options.quantize_from:
+            if self._rounds_weights and not self.rounded and progress >= options.quantize_from:
                 self.rounded = True
                 self.journal.write(
                     event="rounding on", tokens=trainer.num_tokens, progress=round(progress, 4)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.training.parameters import Parameters
+from k3agent.backend.training.quantize import round_inputs
 from k3agent.backend.training.recurrence import Documents, attention, kda
 
 MARGIN_STRIDE = 8
@@ -65,6 +66,12 @@ def add_mixture(
     """
     s = s + add
     return s, mixture(blocks, s, res_norm, res_proj, norm, eps)
+
+
+def add_rms(s: Tensor, add: Tensor, norm: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The plain residual stream: the new sum and, normed, the next sublayer's input."""
+    s = s + add
+    return s, rms(s, norm, eps)
 
 
 def causal_conv(u: Tensor, weight: Tensor, position: Tensor, shared: int) -> Tensor:
@@ -180,9 +187,10 @@ def moe(
     beta: float,
     linear_beta: float,
     eps: float,
+    is_rounding: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Latent MoE and the shared expert. Also returns margins [T/8, E] for balancing and the load [E] of
-    each expert.
+    each expert. `is_rounding`: the experts' inputs, and those of their second matrices, become MXFP8.
     """
     num_experts, latent = router.shape[0], experts_in.shape[1]
     scores = torch.sigmoid(_wide(x) @ _wide(router).t())
@@ -190,8 +198,10 @@ def moe(
     gates = torch.where(chosen, scores, 0.0)
     gates = gates / (gates.sum(-1, keepdim=True) + 1e-20) * scale
     y = x @ w_in.t()
-    hidden_gate, hidden_up = (y[:, :latent] @ experts_in.t()).chunk(2, dim=-1)
+    z = round_inputs(y[:, :latent]) if is_rounding else y[:, :latent]
+    hidden_gate, hidden_up = (z @ experts_in.t()).chunk(2, dim=-1)
     hidden = situ(hidden_gate, hidden_up, beta, linear_beta).view(x.shape[0], num_experts, -1)
+    hidden = round_inputs(hidden) if is_rounding else hidden
     routed = (hidden * gates[..., None]).to(x.dtype).view(x.shape[0], -1) @ experts_out.t()
     shared_gate, shared_up = y[:, latent : latent + 2 * (w_out.shape[1] - latent)].chunk(2, dim=-1)
     shared = situ(shared_gate, shared_up, beta, linear_beta).to(x.dtype)
@@ -242,7 +252,7 @@ class Outcome:
 
 UNITS: dict[str, Callable] = {
     f.__name__: f
-    for f in (rms, mixture, add_mixture, kda_in, kda_out, mla_in, mla_out, dense, moe, token_loss)
+    for f in (rms, mixture, add_mixture, add_rms, kda_in, kda_out, mla_in, mla_out, dense, moe, token_loss)
 }
 
 
@@ -257,6 +267,8 @@ class Network:
             len(self.moe_layers), config.num_experts or 0, dtype=master.dtype, device=master.device
         )
         self.mixer: Callable[..., Tensor] = kda
+        self.is_rounding = False
+        """Are inputs of routed experts rounded to MXFP8?"""
         self.units = dict(UNITS)
         if compiled:
             self.units = {
@@ -316,6 +328,7 @@ class Network:
             config.routed_scaling_factor,
             *soft,
             config.rms_norm_eps,
+            self.is_rounding,
         )
         margins.append(margin)
         loads.append(load)
@@ -323,10 +336,26 @@ class Network:
 
     def hidden(self, batch: Batch) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """The normed input of the head [T, D], and margins and loads of each MoE layer."""
-        config, p, eps = self.config, self.parameters.leaf, self.config.rms_norm_eps
-        assert config.attn_res_block_size
         margins: list[Tensor] = []
         loads: list[Tensor] = []
+        stream = self._attention_residuals if self.config.attn_res_block_size else self._plain_residuals
+        return stream(batch, margins, loads), margins, loads
+
+    def _plain_residuals(self, batch: Batch, margins: list[Tensor], loads: list[Tensor]) -> Tensor:
+        config, p, eps = self.config, self.parameters.leaf, self.config.rms_norm_eps
+        s = F.embedding(batch.token_ids, p("embed_tokens.weight"))
+        x = self.units["rms"](s, p("layers.0.input_layernorm.weight"), eps)
+        for i in range(config.num_hidden_layers):
+            at, is_last = f"layers.{i}", i + 1 == config.num_hidden_layers
+            a = (self._kda if config.is_kda(i) else self._mla)(f"{at}.self_attn", x, batch)
+            s, x = self.units["add_rms"](s, a, p(f"{at}.post_attention_layernorm.weight"), eps)
+            after = "norm.weight" if is_last else f"layers.{i + 1}.input_layernorm.weight"
+            s, x = self.units["add_rms"](s, self._ffn(i, x, margins, loads), p(after), eps)
+        return x
+
+    def _attention_residuals(self, batch: Batch, margins: list[Tensor], loads: list[Tensor]) -> Tensor:
+        config, p, eps = self.config, self.parameters.leaf, self.config.rms_norm_eps
+        assert config.attn_res_block_size
         blocks: list[Tensor] = []
         s, add = F.embedding(batch.token_ids, p("embed_tokens.weight")), None
         for i in range(config.num_hidden_layers):
@@ -342,8 +371,7 @@ class Network:
             s, add = (a, None) if is_boundary else (s, a)
             s, x = self._mix(blocks, s, add, f"{at}.mlp_res", f"{at}.post_attention_layernorm.weight")
             add = self._ffn(i, x, margins, loads)
-        _, x = self._mix(blocks, s, add, "output_attn_res", "norm.weight")
-        return x, margins, loads
+        return self._mix(blocks, s, add, "output_attn_res", "norm.weight")[1]
 
     def _mix(
         self, blocks: list[Tensor], s: Tensor, add: Tensor | None, site: str, norm: str

@@ -1,4 +1,5 @@
-"""Per-head Muon for the matrices, AdamW for everything else, on flat buffers.
+"""Per-head Muon for the matrices, AdamW for everything else, on flat buffers; for comparison also Muon on
+whole matrices, or AdamW for everything.
 
 Muon replaces a matrix's momentum by the nearest matrix with orthonormal rows or columns, found by
 Newton-Schulz steps; blocks of equal shape (heads, experts, layers) are treated as one batch. The update
@@ -16,6 +17,7 @@ from torch import Tensor
 from k3agent.backend.training.parameters import Buffer, Entry, Parameters, Piece
 from k3agent.backend.training.quantize import round_groups
 from k3agent.backend.training.team import Team
+from k3agent.backend.training.variants import ADAMW, HEADS
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_ITERATIONS = 5
@@ -24,6 +26,8 @@ UPDATE_RMS = 0.2
 
 @dataclass(frozen=True)
 class Settings:
+    matrices: str = HEADS
+    """Of `variants.CHOICES`."""
     muon_rate: float = 4e-3
     adam_rate: float = 3e-3
     momentum: float = 0.95
@@ -53,26 +57,32 @@ class _Group:
     scale: float
 
 
-def _runs(entry: Entry) -> Iterator[list[Piece]]:
+def _height(piece: Piece, by_head: bool) -> int:
+    return piece.rows[1] // piece.num_blocks if by_head else piece.rows[1]
+
+
+def _runs(entry: Entry, by_head: bool) -> Iterator[list[Piece]]:
     """Neighbouring pieces of an entry whose blocks have one shape."""
 
     def block_shape(piece: Piece) -> tuple[int, int]:
-        return piece.rows[1] // piece.num_blocks, piece.cols[1]
+        return _height(piece, by_head), piece.cols[1]
 
     for _, run in groupby(entry.pieces, key=block_shape):
         yield list(run)
 
 
-def _blocks(buffer: Buffer, flat: Tensor) -> Iterator[Tensor]:
-    """All blocks of the flat tensor: one view [n, rows, cols] for each run of pieces."""
+def _blocks(buffer: Buffer, flat: Tensor, by_head: bool) -> Iterator[Tensor]:
+    """All blocks of the flat tensor: one view [n, rows, cols] for each run of pieces. Without `by_head` a
+    block is a whole matrix.
+    """
     for entry in buffer.entries:
         whole = flat[buffer.offsets[entry.name] :][: entry.size].view(entry.rows, entry.cols)
-        for run in _runs(entry):
-            (row, rows), (col, cols) = run[0].rows, run[0].cols
+        for run in _runs(entry, by_head):
+            (row, _), (col, cols) = run[0].rows, run[0].cols
             if len(run) > 1 and run[1].rows == run[0].rows:
                 blocks = whole[:, col : col + len(run) * cols].unflatten(1, (len(run), cols)).transpose(0, 1)
             else:
-                height = rows // run[0].num_blocks
+                height = _height(run[0], by_head)
                 total = sum(piece.rows[1] for piece in run)
                 blocks = whole[row : row + total, col : col + cols].unflatten(0, (total // height, height))
             yield blocks.mT if blocks.shape[1] > blocks.shape[2] else blocks
@@ -90,6 +100,22 @@ def _apply(
     moved = master * (1.0 - rate * decay) - rate * direction.to(master.dtype)
     master.copy_(moved)
     compute.copy_(round_groups(moved) if rounded else moved)
+
+
+def _adam_direction(
+    grad: Tensor,
+    first: Tensor,
+    second: Tensor,
+    direction: Tensor,
+    corrections: Tensor,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None:
+    wide = grad.to(first.dtype)
+    first.copy_(first * beta1 + wide * (1 - beta1))
+    second.copy_(second * beta2 + wide * wide * (1 - beta2))
+    direction.copy_((first * corrections[0]) / (torch.sqrt(second * corrections[1]) + eps))
 
 
 def _adam(
@@ -129,6 +155,8 @@ class Optimizer:
         self._team = team or Team()
         matrices, vectors = parameters.matrices, parameters.vectors
         self.momentum = torch.zeros_like(matrices.master)
+        is_adam = self.settings.matrices == ADAMW
+        self.second_of_matrices = torch.zeros_like(matrices.master) if is_adam else None
         self.first, self.second = torch.zeros_like(vectors.master), torch.zeros_like(vectors.master)
         self.direction = torch.zeros_like(matrices.compute)
         self.num_steps = 0
@@ -139,10 +167,12 @@ class Optimizer:
             return torch.compile(f, fullgraph=True, dynamic=False) if compiled else f
 
         self._nesterov, self._apply, self._adam = unit(_nesterov), unit(_apply), unit(_adam)
+        self._adam_direction = unit(_adam_direction)
 
     def _make_groups(self) -> list[_Group]:
         by_shape: dict[tuple[int, int], list[Tensor]] = {}
-        for view in _blocks(self.parameters.matrices, self.direction):
+        by_head = self.settings.matrices == HEADS
+        for view in _blocks(self.parameters.matrices, self.direction, by_head):
             by_shape.setdefault((view.shape[1], view.shape[2]), []).append(view)
         # Moonlight's scale: an orthonormal r x c block has root mean square 1/sqrt(max(r, c)).
         return [_Group(views, UPDATE_RMS * max(shape) ** 0.5) for shape, views in by_shape.items()]
@@ -164,16 +194,12 @@ class Optimizer:
             rates = rates.pin_memory()
         self._rates.copy_(rates, non_blocking=True)
         with torch.no_grad():
-            self._nesterov(self.momentum, p.matrices.grad, self.direction, settings.momentum)
-            for group in self._groups:
-                batch = torch.cat(group.views)
-                update = orthogonalise(batch.to(torch.bfloat16) if batch.is_cuda else batch) * group.scale
-                torch._foreach_copy_(group.views, list(update.split([view.shape[0] for view in group.views])))  # pyright: ignore[reportPrivateImportUsage]
+            rate = self._direct()
             self._apply(
                 p.matrices.master,
                 p.matrices.compute,
                 self.direction,
-                self._rates[0],
+                rate,
                 settings.weight_decay,
                 rounded,
             )
@@ -190,17 +216,31 @@ class Optimizer:
                 settings.eps,
             )
 
+    def _direct(self) -> Tensor:
+        """Fill `direction` with where the matrices go, from their gradients; returns the rate."""
+        settings, grad = self.settings, self.parameters.matrices.grad
+        if self.second_of_matrices is not None:
+            moments = (self.momentum, self.second_of_matrices, self.direction)
+            constants = (settings.beta1, settings.beta2, settings.eps)
+            self._adam_direction(grad, *moments, self._rates[2:], *constants)
+            return self._rates[1]
+        self._nesterov(self.momentum, grad, self.direction, settings.momentum)
+        for group in self._groups:
+            batch = torch.cat(group.views)
+            update = orthogonalise(batch.to(torch.bfloat16) if batch.is_cuda else batch) * group.scale
+            torch._foreach_copy_(group.views, list(update.split([view.shape[0] for view in group.views])))  # pyright: ignore[reportPrivateImportUsage]
+        return self._rates[0]
+
     def state(self) -> dict[str, Tensor | int]:
-        return {
-            "momentum": self.momentum,
-            "first": self.first,
-            "second": self.second,
-            "num_steps": self.num_steps,
-        }
+        found = {"momentum": self.momentum, "first": self.first, "second": self.second}
+        if self.second_of_matrices is not None:
+            found["second_of_matrices"] = self.second_of_matrices
+        return {**found, "num_steps": self.num_steps}
 
     def load_state(self, state: dict) -> None:
-        for name in ("momentum", "first", "second"):
-            getattr(self, name).copy_(state[name])
+        for name, own in self.state().items():
+            if isinstance(own, Tensor):
+                own.copy_(state[name])
         self.num_steps = int(state["num_steps"])
 
 

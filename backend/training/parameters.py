@@ -144,7 +144,8 @@ def _moe_entries(config: ModelConfig, layer: str) -> Iterator[Entry]:
 def entries(config: ModelConfig) -> list[Entry]:
     """All stored tensors. Names of pieces are the released ones without the prefix."""
     hidden, shape = config.hidden_size, (config.vocab_size, config.hidden_size)
-    assert config.attn_res_block_size and config.hidden_act == "situ", "training covers the K3 form only"
+    assert config.hidden_act == "situ", "training covers the K3 form only"
+    has_mixtures = config.attn_res_block_size is not None
     found = [
         Entry(name, *shape, (Piece(name, (0, shape[0]), (0, hidden), shape),), False, init=init)
         for name, init in (("embed_tokens.weight", "embedding"), ("lm_head.weight", "normal"))
@@ -155,12 +156,13 @@ def entries(config: ModelConfig) -> list[Entry]:
         found += (_moe_entries if config.is_moe(i) else _dense_entries)(config, layer)
         for name in ("input_layernorm", "post_attention_layernorm"):
             found.append(_vector(f"{layer}.{name}.weight", hidden))
-        for name in ("self_attention_res", "mlp_res"):
+        for name in ("self_attention_res", "mlp_res") if has_mixtures else ():
             found.append(_vector(f"{layer}.{name}_norm.weight", hidden))
             found.append(_vector(f"{layer}.{name}_proj.weight", hidden, init="zero", row=True))
     found.append(_vector("norm.weight", hidden))
-    found.append(_vector("output_attn_res_norm.weight", hidden))
-    found.append(_vector("output_attn_res_proj.weight", hidden, init="zero", row=True))
+    if has_mixtures:
+        found.append(_vector("output_attn_res_norm.weight", hidden))
+        found.append(_vector("output_attn_res_proj.weight", hidden, init="zero", row=True))
     for entry in found:
         assert not entry.is_matrix or entry.cols % GROUP == 0, f"{entry.name}: {entry.cols} columns"
     return found

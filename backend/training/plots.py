@@ -50,3 +50,23 @@ def draw(records: Sequence[Mapping[str, Any]], target: Path) -> None:
                 axis.axvline(record["tokens"] / 1e6, color="grey", linestyle=":", linewidth=1)
     figure.savefig(target, dpi=110)
     pyplot.close(figure)
+
+
+def draw_ablation(curves: Mapping[str, Sequence[tuple[int, float, float]]], target: Path) -> None:
+    """Write a PNG of rows (tokens, loss, busiest expert over the mean), a line for each name."""
+    import matplotlib  # lazy: only a training run needs it
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot  # lazy: after the backend is chosen
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    for axis, title, column in ((axes[0], "assistant loss", 1), (axes[1], "busiest expert / mean", 2)):
+        for number, (name, curve) in enumerate(curves.items()):
+            tokens = [point[0] / 1e6 for point in curve]
+            width = 2.2 if number == 0 else 1.0
+            axis.plot(tokens, [point[column] for point in curve], label=name, linewidth=width)
+        axis.set(title=title, xlabel="million tokens", yscale="log")
+        axis.grid(alpha=0.3)
+    axes[0].legend(fontsize=8)
+    figure.savefig(target, dpi=110)
+    pyplot.close(figure)

@@ -1,4 +1,5 @@
-"""MXFP4 rounding of all matrices in one kernel, as the packed file will hold them.
+"""Rounding in the loop: MXFP4 of all matrices in one kernel, as the packed file will hold them, and MXFP8 of
+the routed experts' inputs.
 
 Groups of 32 weights of a row share a power of two; a weight is one of 0, 0.5, 1, 1.5, 2, 3, 4, 6 times it,
 with sign. The network computes with the rounded copy while the optimizer moves the fp32 master: the
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from k3agent.backend.training.parameters import GROUP
 
+LARGEST_E4M3 = 448.0
 MIN_EXPONENT = -126
 MAX_EXPONENT = 126
 """Both 2^e and 2^-e are then ordinary fp32 numbers. Weights never come near the ends, but for groups of
@@ -45,6 +47,19 @@ def round_groups(master: Tensor) -> Tensor:
     exponent = _exponent(groups.abs().amax(-1, keepdim=True))
     value = _round_e2m1(groups.abs() * _power_of_two(-exponent))
     return (torch.where(groups < 0, -value, value) * _power_of_two(exponent)).view(-1)
+
+
+def round_inputs(x: Tensor) -> Tensor:
+    """Inputs of routed experts as MXFP8 holds them: E4M3 with a power of two for each 32 of a row. The
+    gradient passes straight through. x: [..., n], n a multiple of 32; same dtype out. Agrees with
+    `model/mxfp8.py`.
+    """
+    groups = x.detach().float().unflatten(-1, (-1, GROUP))
+    # The largest of a group comes to lie in [256, 512), of which 448 is E4M3's end.
+    exponent = (_exponent(groups.abs().amax(-1, keepdim=True)) - 6).clamp(min=MIN_EXPONENT)
+    scaled = (groups * _power_of_two(-exponent)).clamp(-LARGEST_E4M3, LARGEST_E4M3)
+    rounded = scaled.to(torch.float8_e4m3fn).float() * _power_of_two(exponent)
+    return x + (rounded.flatten(-2).to(x.dtype) - x.detach())
 
 
 def refresh(compute: Tensor, master: Tensor, *, rounded: bool) -> None:

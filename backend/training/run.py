@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from k3agent.backend.errors import PeerLostError
+from k3agent.backend.training import variants
 from k3agent.backend.training.data import (
     EPISODES,
     HELD_OUT_SEED,
@@ -80,6 +81,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--cache-from", type=Path, help="folder with cache.tar.xz.part* to unpack there first")
     add("--cache-to", type=Path, help="folder to pack the cache into at the end")
     add("--tokenizer", type=Path, default=Path(__file__).parents[1] / "weights" / "nano")
+    variants.add_options(parser)
     parser.set_defaults(rank=0)
     options = parser.parse_args(arguments)
     if options.ranks < 1 or (options.ranks > 1 and options.device not in ("cuda", "cpu")):

@@ -4,7 +4,7 @@ state.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,20 @@ import torch
 from torch import Tensor
 
 from k3agent.backend.config import ModelConfig
-from k3agent.backend.training.balancing import update_bias
+from k3agent.backend.errors import BackendError
+from k3agent.backend.training.balancing import step_bias, update_bias
 from k3agent.backend.training.data import Feed, HostBatch
-from k3agent.backend.training.network import Batch, Network
+from k3agent.backend.training.network import Batch, Network, Outcome
 from k3agent.backend.training.optimizer import Optimizer, Settings
 from k3agent.backend.training.parameters import Parameters
 from k3agent.backend.training.quantize import refresh
 from k3agent.backend.training.recurrence import Documents
 from k3agent.backend.training.team import Team
+from k3agent.backend.training.variants import QUANTILE, SIGN, Variant
 
 STATE_FILE = "state.pt"
+SIGN_RATE = 1e-3
+"""Step of the bias where balancing goes by sign, as DeepSeek-V3 has it."""
 KEEP_BIAS = 0.8
 """Share of the balancing bias that a step keeps: a batch's quantile is noisy, routing changes slowly."""
 
@@ -97,12 +101,14 @@ class Trainer:
         seed: int,
         settings: Settings | None = None,
         team: Team | None = None,
+        variant: Variant | None = None,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.variant = config, device, variant or Variant()
         self.team = team or Team()
         self.parameters = Parameters(config, dtype, device)
         self.parameters.initialise(seed)
         self.network = Network(config, self.parameters, compiled=compiled)
+        settings = replace(settings or Settings(), matrices=self.variant.matrices)
         self.optimizer = Optimizer(self.parameters, settings, compiled=compiled, team=self.team)
         self.num_steps = 0
         self.num_tokens = 0
@@ -124,6 +130,7 @@ class Trainer:
         this batch's part of the loss weights of all ranks, which makes the step that of one large batch.
         """
         self.marks = []
+        self.network.is_rounding = rounded and self.variant.round_inputs
         self._mark(timed)
         outcome = self.network.forward(batch)
         self._mark(timed)
@@ -132,8 +139,7 @@ class Trainer:
         self._mark(timed)
         self.optimizer.step(factor, rounded=rounded)
         with torch.no_grad():
-            margins = self.team.gather(outcome.margins)
-            update_bias(self.network.bias, margins, self.config.num_experts_per_token, KEEP_BIAS)
+            self._balance(outcome)
             self._sums[0] += 1
             self._sums[1] += loss.detach()
             self._sums[2:] += outcome.stats
@@ -141,6 +147,16 @@ class Trainer:
         self._mark(timed)
         self.num_steps += 1
         self.num_tokens += batch.token_ids.shape[0] * self.team.world
+
+    def _balance(self, outcome: Outcome) -> None:
+        """Set the bias for the next step from this one's routing, on all ranks alike."""
+        if self.variant.balancing == QUANTILE:
+            margins = self.team.gather(outcome.margins)
+            update_bias(self.network.bias, margins, self.config.num_experts_per_token, KEEP_BIAS)
+        elif self.variant.balancing == SIGN:
+            loads = outcome.loads.clone()
+            self.team.add_up(loads)
+            step_bias(self.network.bias, loads, SIGN_RATE)
 
     def split_ms(self) -> dict[str, float]:
         """Milliseconds of the parts of the last timed step. Waits for the device."""
@@ -198,6 +214,7 @@ class Trainer:
         """Write the whole state; the old one stays until the new one is complete."""
         folder.mkdir(parents=True, exist_ok=True)
         state: Mapping[str, Any] = {
+            "variant": asdict(self.variant),
             "matrices": self.parameters.matrices.master,
             "vectors": self.parameters.vectors.master,
             "optimizer": self.optimizer.state(),
@@ -213,6 +230,12 @@ class Trainer:
     def load(self, folder: Path) -> None:
         """Go on from a saved state. Call `refresh` afterwards."""
         state = torch.load(folder / STATE_FILE, map_location=self.device, weights_only=True)
+        saved = state.get("variant", asdict(Variant()))
+        if saved != asdict(self.variant):
+            raise BackendError(
+                f"{folder / STATE_FILE} was trained with {saved}, not with {asdict(self.variant)}. Give the"
+                " same switches, or start anew from its exported weights with --init."
+            )
         self.parameters.matrices.master.copy_(state["matrices"])
         self.parameters.vectors.master.copy_(state["vectors"])
         self.optimizer.load_state(state["optimizer"])

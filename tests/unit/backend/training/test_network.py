@@ -5,25 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.training_batch import LENGTHS, make_batch, run_model
 
 from k3agent.backend.config import ModelConfig
-from k3agent.backend.model.inputs import ForwardBatch, allocate_cache
-from k3agent.backend.model.weights import load_model
 from k3agent.backend.training import export
-from k3agent.backend.training.network import Batch, Network, route
+from k3agent.backend.training.network import Network, route
 from k3agent.backend.training.parameters import Parameters
 from k3agent.backend.training.recurrence import Documents, chunked_kda
-
-LENGTHS = (37, 1, 2, 70)
-
-
-def make_batch(lengths: tuple[int, ...], vocab: int) -> Batch:
-    ids = torch.randint(0, vocab, (sum(lengths),), generator=torch.Generator().manual_seed(3))
-    offsets = torch.tensor([0, *lengths]).cumsum(0)
-    position = torch.cat([torch.arange(n) for n in lengths])[:, None].int()
-    return Batch(
-        ids, ids.roll(-1), torch.ones(len(ids)), position, Documents.of(offsets, torch.device("cpu"))
-    )
 
 
 def shaken(config: ModelConfig, dtype: torch.dtype) -> tuple[Parameters, Network]:
@@ -38,24 +26,6 @@ def shaken(config: ModelConfig, dtype: torch.dtype) -> tuple[Parameters, Network
     network = Network(config, parameters)
     network.bias.copy_(torch.randn(network.bias.shape, generator=generator) * 0.1)
     return parameters, network
-
-
-def run_model(folder: Path, dtype: torch.dtype, batch: Batch) -> torch.Tensor:
-    model = load_model(folder, dtype)
-    offsets = batch.documents.offsets.tolist()
-    count = len(offsets) - 1
-    cache = allocate_cache(model.config, 2 * count, count, dtype)
-    step = ForwardBatch(
-        batch.token_ids,
-        offsets,
-        [0] * count,
-        torch.arange(2 * count).view(count, 2),
-        list(range(count)),
-        [False] * count,
-        torch.arange(len(batch.token_ids)),
-    )
-    with torch.inference_mode():
-        return model.forward(step, cache)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 2e-4)])

@@ -4,8 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k3agent.backend.model import mxfp8
 from k3agent.backend.model.mxfp4 import dequantize, quantize
-from k3agent.backend.training.quantize import refresh, round_groups
+from k3agent.backend.training.quantize import refresh, round_groups, round_inputs
 
 
 def packed_values(flat: torch.Tensor) -> torch.Tensor:
@@ -41,3 +42,20 @@ def test_plain_copy_when_not_rounded() -> None:
     assert torch.equal(compute, master)
     refresh(compute, master, rounded=True)
     assert not torch.equal(compute, master)
+
+
+def test_inputs_are_rounded_as_the_model_rounds_them() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(64, 96, generator=generator) * torch.logspace(-9, 9, 64)[:, None]
+    x[3] = 0.0
+    x[5, ::7] = 448.0 * 1.06
+    assert torch.equal(round_inputs(x), mxfp8.dequantize(*mxfp8.quantize(x)))
+    short = x.bfloat16()
+    assert torch.equal(round_inputs(short), mxfp8.dequantize(*mxfp8.quantize(short), dtype=torch.bfloat16))
+
+
+def test_gradients_pass_through_rounded_inputs() -> None:
+    x = torch.randn(4, 32, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    weight = torch.arange(32.0)
+    (round_inputs(x) @ weight).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, weight.expand(4, 32))
