@@ -13,7 +13,7 @@ import numpy as np
 
 from k3agent.backend.chat.template import Writer, render, render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
-from k3agent.backend.training.episodes.player import Episode, Player
+from k3agent.backend.training.episodes.player import SECOND_SHARE, Episode, Player
 from k3agent.backend.training.episodes.session import Message
 from k3agent.prompts.loader import load
 from k3agent.tools.edit import EditTool
@@ -105,11 +105,20 @@ class Encoder:
 
 
 def stream(
-    seed: int, worker: int, *, stage: int | str = 2, folder: Path = NANO, held_out: bool = False
+    seed: int,
+    worker: int,
+    *,
+    stage: int | str = 2,
+    folder: Path = NANO,
+    held_out: bool = False,
+    second_share: float = SECOND_SHARE,
 ) -> Iterator[EncodedEpisode]:
-    """Training documents without end: stage 0 short and simple, 1 broad, 2 everything and long."""
+    """Training documents without end: stage 0 short and simple, 1 broad, 2 everything and several tasks.
+
+    From stage 1 on `second_share` of the sessions are of the second edition's families.
+    """
     encoder = Encoder(Tokenizer.from_dir(folder))
-    player = Player(seed, worker * 10 + int(stage), held_out=held_out)
+    player = Player(seed, worker * 10 + int(stage), held_out=held_out, second_share=second_share)
     player.box.start()
     try:
         for episode in player.episodes(int(stage)):

@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from k3agent.backend.training.episodes.facts import Facts
-from k3agent.backend.training.episodes.player import draw_plan
+from k3agent.backend.training.episodes.player import LONG, draw_plan
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.session import Outcome, Plan
 from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
 from k3agent.backend.training.episodes.workspace import read_tree
-from k3agent.backend.training.task import FAMILIES, Task
+from k3agent.backend.training.task import EDITIONS, FAMILIES, SECOND_EDITION, Task
 
 HANDWRITTEN = "k3agent.backend.training.handwritten"
 SECONDS_A_PROMPT = 600
@@ -59,7 +59,8 @@ class GeneratedTask:
 
     def check(self, folder: Path, answers: list[str]) -> str | None:
         """Judge files and the last answer."""
-        return self.plan.check(Outcome(dict(self.files), read_tree(folder), answers[-1] if answers else ""))
+        answer = answers[-1] if answers else ""
+        return self.plan.check(Outcome(dict(self.files), read_tree(folder), answer, str(folder)))
 
 
 def generate(family: str, count: int, seed: int, held_out: bool, part: str = "") -> list[GeneratedTask]:
@@ -69,7 +70,7 @@ def generate(family: str, count: int, seed: int, held_out: bool, part: str = "")
     while len(tasks) < count:
         words = Words(rng, held_out, part)
         project = draw_project(rng, words)
-        plan = draw_plan(Setting(Facts(dict(project.files)), rng, words, project), 2, family)
+        plan = draw_plan(Setting(Facts(dict(project.files)), rng, words, project), LONG, family)
         if plan is None:
             continue
         files = dict(project.files)
@@ -184,10 +185,15 @@ def table(verdicts: Iterable[Verdict]) -> str:
         "| family | solved | share | 95 % interval | turns | seconds |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    names = [name for name in FAMILIES if any(item.family == name for item in found)]
-    names += sorted({item.family for item in found} - set(FAMILIES))
-    for name in [*names, "**all**"]:
-        group = [item for item in found if name in (item.family, "**all**")]
+    groups = {name: [item for item in found if item.family == name] for name in FAMILIES}
+    groups |= {name: [item for item in found if item.family == name] for name in _others(found)}
+    if any(item.family in SECOND_EDITION for item in found):
+        for edition, families in EDITIONS.items():
+            groups[f"**{edition} edition**"] = [item for item in found if item.family in families]
+    groups["**all**"] = found
+    for name, group in groups.items():
+        if not group and name != "**all**":
+            continue
         solved = sum(item.solved for item in group)
         low, high = interval(solved, len(group))
         turns = sum(item.turns for item in group) / max(1, len(group))
@@ -198,6 +204,11 @@ def table(verdicts: Iterable[Verdict]) -> str:
             f"| {turns:.1f} | {seconds:.1f} |"
         )
     return "\n".join(rows)
+
+
+def _others(found: list[Verdict]) -> list[str]:
+    """Families that are none of the known ones."""
+    return sorted({item.family for item in found} - set(FAMILIES))
 
 
 def failures(verdicts: Iterable[Verdict], limit: int = 60) -> str:
@@ -239,7 +250,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--tasks", default="20-per-family", help="how many tasks a family, such as 20-per-family")
-    add("--families", default=",".join(FAMILIES), help="comma list")
+    add(
+        "--families", default=",".join(FAMILIES), help="comma list; `first` and `second` stand for an edition"
+    )
     add("--held-out", action="store_true", help="words and wordings that training never sees")
     add("--hard", action="store_true", help="held-out words, and wordings that are strange on purpose")
     add("--seed", type=int, default=1)
@@ -267,7 +280,8 @@ def draw_tasks(options: argparse.Namespace) -> list[Task]:
         count = int(re.match(r"\d+", options.tasks)[0])  # type: ignore[index]
         tasks = [
             task
-            for family in options.families.split(",")
+            for name in options.families.split(",")
+            for family in EDITIONS.get(name, (name,))
             for task in generate(
                 family, count, options.seed, options.held_out or options.hard, "hard" if options.hard else ""
             )

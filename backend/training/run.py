@@ -47,6 +47,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--progress-from", type=float, help="where in the schedule to start; default 0, or the saved one")
     add("--progress-to", type=float, default=1.0, help="where in the schedule this command ends")
     add("--stage-plan", default=DEFAULT_PLAN, help="START:STAGE[=WEIGHT][+...],...")
+    add("--second-share", type=float, help="share of sessions with the second edition's skills, 0 to 1")
     add("--warmup", type=float, default=0.03)
     add("--fall-from", type=float, default=0.5)
     add("--quantize-from", type=float, default=0.5)
@@ -88,6 +89,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--ranks {options.ranks} on {options.device}: 1 or more, several on cuda or cpu only")
     if options.preflight and options.ranks > 1:
         parser.error("--preflight rehearses one rank: leave --ranks out")
+    if options.second_share is not None and not 0 <= options.second_share <= 1:
+        parser.error(f"--second-share {options.second_share}: a share from 0 to 1")
     if options.tiny:
         options.source, options.stage_plan = SYNTHETIC, "0:64"
         options.tokens, options.max_length = min(options.tokens, 512), 128
@@ -120,6 +123,10 @@ def start_feeds(options: argparse.Namespace) -> dict[str, Feed]:
     # A later command must not repeat the episodes of an earlier one.
     seed = options.seed + (100_000 if options.resume or options.init else 0)
     seed += options.rank * SEEDS_PER_RANK
+    extra: dict[str, Any] = {}
+    if options.second_share is not None and options.source == EPISODES:
+        extra["second_share"] = options.second_share
+    shared["extra"] = extra
     workers = {"num_workers": num_workers_of(options), "max_uses": options.max_uses}
     feeds = {"train": Feed(FeedSettings(plan=plan, seed=seed, **workers, **shared))}
     shared["plan"] = StagePlan(((0.0, plan.weights(1.0)),))
@@ -127,8 +134,8 @@ def start_feeds(options: argparse.Namespace) -> dict[str, Feed]:
     if options.eval_batches and options.rank == 0:
         feeds["eval"] = Feed(FeedSettings(seed=HELD_OUT_SEED, **shared))
         if options.source == EPISODES:
-            extra = {"held_out": True}
-            feeds["heldout"] = Feed(FeedSettings(seed=HELD_OUT_SEED, extra=extra, **shared))
+            shared["extra"] = {**extra, "held_out": True}
+            feeds["heldout"] = Feed(FeedSettings(seed=HELD_OUT_SEED, **shared))
     return feeds
 
 

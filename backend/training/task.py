@@ -7,7 +7,7 @@ Generated tasks (episodes), hand-written tasks and the evaluation share this pro
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-FAMILIES = (
+FIRST_EDITION = (
     "list",
     "find",
     "where",
@@ -23,6 +23,10 @@ FAMILIES = (
     "refuse",
     "chat",
 )
+SECOND_EDITION = ("git", "data")
+"""Git; settings files and documents."""
+EDITIONS = {"first": FIRST_EDITION, "second": SECOND_EDITION}
+FAMILIES = FIRST_EDITION + SECOND_EDITION
 """The rows of every table about tasks, in this order."""
 
 

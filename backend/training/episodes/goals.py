@@ -55,7 +55,8 @@ MODULES = (
     "roles",
     "hanging",
 )
-for _module in MODULES:
+SECOND_MODULES = ("gittasks", "settingsfiles", "versions", "sections")
+for _module in MODULES + SECOND_MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")
 
 

@@ -35,6 +35,15 @@ FAMILY_WEIGHTS = {
     "refuse": 8,
     "chat": 3,
 }
+SECOND_WEIGHTS = {"git": 12, "data": 14}
+"""Of the second edition's families; "long" is stage 3 alone."""
+SECOND_SHARE = 0.35
+"""Of all sessions, those of the second edition's families, from stage 1 on."""
+STAY_SHARE = 0.6
+"""Of later tasks in such a session, those of the same family."""
+MAX_CHARS = (3500, 9000, 9000, 33_000)
+"""How long a session may be, by stage."""
+LONG = 3
 SESSIONS_A_PROJECT = 4
 
 
@@ -51,12 +60,20 @@ class Player:
     """One source of episodes with its own folder and random numbers."""
 
     def __init__(
-        self, seed: int, worker: int = 0, *, held_out: bool = False, part: str = "", strict: bool = False
+        self,
+        seed: int,
+        worker: int = 0,
+        *,
+        held_out: bool = False,
+        part: str = "",
+        strict: bool = False,
+        second_share: float = SECOND_SHARE,
     ) -> None:
         self.rng = random.Random(f"{seed}/{worker}/{held_out}/{part}")
         self.held_out = held_out
         self.part = part or ("held_out" if held_out else "train")
         self.strict = strict
+        self.second_share = second_share
         self.box = Toolbox(Workspace())
         self.rejected: Counter[str] = Counter()
         self.reasons: list[tuple[str, str]] = []
@@ -111,13 +128,16 @@ class Player:
         rng = self.rng
         self.box.workspace.reset(project.files)
         self.box.new_session(self.machine(stage))
-        session = Session(self.box, rng, max_chars=(3500, 9000, 9000)[stage], slips=stage > 0)
+        session = Session(self.box, rng, max_chars=MAX_CHARS[stage], slips=stage > 0)
         count = 1 if stage == 0 else rng.choice((1, 1, 1, 2, 2, 3) if stage == 1 else (1, 1, 2, 2, 3, 4))
+        family = self.second_family(stage)
+        if family == "long":
+            count = 1
         names: list[str] = []
         subject: Plan | None = None
         for number in range(count):
             keep = (len(session.messages), session.size)
-            plan = self.draw(project, words, stage, subject if number else None, session)
+            plan = self.draw(project, words, stage, subject if number else None, session, family)
             if plan is None:
                 break
             try:
@@ -131,6 +151,10 @@ class Player:
                 return None
             names.append(plan.goal)
             subject = plan
+            if plan.alone:
+                break
+            if family and rng.random() >= STAY_SHARE:
+                family = ""
         return Episode(session.messages, session.unlearned, names) if names else None
 
     def play(self, session: Session, plan: Plan) -> bool:
@@ -143,13 +167,15 @@ class Player:
         if plan.setup is not None:
             plan.setup(workspace.root)
         before = workspace.snapshot()
+        if plan.opening:
+            session.user(plan.opening)
         session.user(
             plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, self.rng, self.part)
         )
         session.gave_up = False
         think, answer = played(plan, session)
         session.answer(answer, think)
-        outcome = Outcome(before, workspace.snapshot(), answer)
+        outcome = Outcome(before, workspace.snapshot(), answer, workspace.root)
         verdict = plan.check(outcome)
         if verdict is None or self.honestly_stopped(outcome, session.gave_up):
             self.accepted[plan.goal] += 1
@@ -168,13 +194,30 @@ class Player:
         said = re.search(r"\b(may not|could not) ", outcome.answer)
         return bool(hindered and said) and checks.unchanged(outcome) is None
 
+    def second_family(self, stage: int) -> str:
+        """A family of the second edition for a session, or '' for one of the first."""
+        if stage == LONG:
+            return "long"
+        if stage == 0 or self.rng.random() >= self.second_share:
+            return ""
+        return self.rng.choices(list(SECOND_WEIGHTS), list(SECOND_WEIGHTS.values()))[0]
+
     def draw(
-        self, project: Project, words: Words, stage: int, after: Plan | None, session: Session
+        self,
+        project: Project,
+        words: Words,
+        stage: int,
+        after: Plan | None,
+        session: Session,
+        family: str = "",
     ) -> Plan | None:
-        """A plan that fits the project as it is now."""
+        """A plan that fits the project as it is now, of one family of the second edition if it is named."""
         rng = self.rng
         files = self.box.workspace.snapshot()
         ctx = Setting(Facts(files), rng, words, project)
+        if family:
+            plan = draw_plan(ctx, stage, family)
+            return plan if plan is None or not (after is not None and plan.alone) else draw_plan(ctx, stage)
         if after is not None and rng.random() < 0.3:
             plan = goals.follow_up(ctx, after, session)
             if plan is not None:
@@ -189,8 +232,9 @@ class Player:
 def draw_plan(ctx: Setting, stage: int, family: str | None = None) -> Plan | None:
     """A plan of a random family (or of the named one)."""
     by_family = goals.by_family(stage)
+    usual = [name for name in by_family if name in FAMILY_WEIGHTS]
     for _ in range(30):
-        chosen = family or ctx.rng.choices(list(by_family), [FAMILY_WEIGHTS[name] for name in by_family])[0]
+        chosen = family or ctx.rng.choices(usual, [FAMILY_WEIGHTS[name] for name in usual])[0]
         entries: list[GoalEntry] = by_family[chosen]
         entry = ctx.rng.choices(entries, [item.weight for item in entries])[0]
         plan = entry.make(ctx)

@@ -98,6 +98,8 @@ class Outcome:
     before: dict[str, str]
     after: dict[str, str]
     answer: str
+    root: str = ""
+    """The folder, for what files do not show: the state of its git repository."""
 
 
 Check = Callable[[Outcome], str | None]
@@ -120,6 +122,10 @@ class Plan:
     prompt: str | None = None
     prepare: Callable[[dict[str, str]], None] | None = None
     setup: Callable[[str], None] | None = None
+    opening: str = ""
+    """What k3agent itself says before the user: the project's instructions."""
+    alone: bool = False
+    """Whether it needs a session of its own: it brings a project or a repository."""
 
 
 def played(plan: Plan, session: Session) -> tuple[str, str]:

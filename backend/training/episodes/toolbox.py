@@ -6,12 +6,13 @@ zygote and everything
 else in a real shell.
 """
 
+import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,8 @@ async def _inline(function: Callable[..., Any], *args: Any) -> Any:
 
 # The agent searches a single file in a thread; here there is no event loop and nothing to do meanwhile.
 setattr(grep_module, "asyncio", SimpleNamespace(to_thread=_inline))  # noqa: B010 - a module's attribute on purpose
+# The folder lies in memory; git is to say what it says on a disk where there is no repository.
+ENVIRON = {**os.environ, "GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"}
 NAMES = ("read", "write", "edit", "grep", "glob", "shell")
 
 
@@ -69,6 +72,8 @@ class Machine:
     endless: str = ""
     """A command with this text in it never ends; `shown_before` is what it prints."""
     shown_before: str = ""
+    denied: dict[str, str] = field(default_factory=dict)
+    """Beginnings of commands that are not allowed, and what is said then."""
 
 
 class Toolbox:
@@ -152,6 +157,9 @@ class Toolbox:
         machine = self.machine
         if machine.shell_denied:
             raise ToolError(machine.shell_denied)
+        for start, text in machine.denied.items():
+            if command.startswith(start):
+                raise ToolError(text)
         argv = parse_python(command)
         first = command.split(" ", 1)[0]
         if first in ("python", "python3", "pytest") and first not in (machine.python, "python3", "pytest"):
@@ -170,6 +178,7 @@ class Toolbox:
             done = subprocess.run(
                 ["bash", "-c", command],
                 cwd=self.workspace.root,
+                env=ENVIRON,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

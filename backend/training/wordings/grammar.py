@@ -257,6 +257,7 @@ def load_family(family: str) -> dict[str, Goal]:
 
     A goal starts with `@goal NAME slot:style ...` (or `@light NAME` for complete messages); its lines are
     templates that earlier weights were trained on, until `@fresh`: of those after it a part is held out.
+    `@new` instead of `@goal`: no earlier weights know any of it, so that all its templates come equally often.
     `slot:style=word` is an optional slot with that default. Lines starting with `#` are comments.
     """
     goals: dict[str, Goal] = {}
@@ -307,7 +308,7 @@ def _parse(path: Path) -> list[Goal]:
 def _goal(line: str, path: Path, seen: tuple[str, ...], fresh: tuple[str, ...]) -> Goal:
     """The goal whose `@` line this is."""
     kind, *rest = line.split()
-    if kind not in ("@goal", "@light") or not rest:
+    if kind not in ("@goal", "@light", "@new") or not rest:
         raise WordingError(f"cannot read {line!r} in {path.name}; write `@goal NAME slot:style ...`")
     slots: dict[str, str] = {}
     defaults: dict[str, str] = {}
@@ -322,4 +323,5 @@ def _goal(line: str, path: Path, seen: tuple[str, ...], fresh: tuple[str, ...]) 
             defaults[name] = default
     train, held_out = split(seen, fresh)
     hard = hard_templates().get(rest[0], ())
-    return Goal(rest[0], slots, train, held_out, kind == "@light", defaults, hard, len(seen))
+    num_seen = 0 if kind == "@new" else len(seen)
+    return Goal(rest[0], slots, train, held_out, kind == "@light", defaults, hard, num_seen)

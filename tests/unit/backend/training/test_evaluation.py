@@ -64,6 +64,18 @@ def test_reports(tmp_path: Path) -> None:
     assert "`t0`" in (tmp_path / "out.md").read_text()
 
 
+def test_editions_are_told_apart() -> None:
+    verdicts = [
+        evaluation.Verdict(f"{name}{n}", name, n == 0, "", ["p"])
+        for name in ("list", "git")
+        for n in range(2)
+    ]
+    shown = evaluation.table([*verdicts, evaluation.Verdict("data0", "data", True, "", ["p"])])
+    assert "| **first edition** | 1/2 |" in shown
+    assert "| **second edition** | 2/3 |" in shown
+    assert "edition" not in evaluation.table(verdicts[:2])
+
+
 def test_every_family_can_be_drawn() -> None:
     for family in FAMILIES:
         assert [task.family for task in evaluation.generate(family, 1, 9, held_out=True)] == [family]

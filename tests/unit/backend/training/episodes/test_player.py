@@ -9,7 +9,7 @@ import pytest
 
 from k3agent.backend.training import evaluation
 from k3agent.backend.training.episodes.facts import Facts
-from k3agent.backend.training.episodes.player import Player, draw_plan
+from k3agent.backend.training.episodes.player import LONG, Player, draw_plan
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.session import Outcome, Session, played
@@ -40,7 +40,7 @@ def test_oracle_is_accepted_and_harm_is_not(player: Player, family: str) -> None
     for _ in range(6):
         words = Words(rng)
         project = draw_project(rng, words)
-        plan = draw_plan(Setting(Facts(dict(project.files)), rng, words, project), 2, family)
+        plan = draw_plan(Setting(Facts(dict(project.files)), rng, words, project), LONG, family)
         if plan is None:
             continue
         workspace = player.box.workspace
@@ -55,12 +55,12 @@ def test_oracle_is_accepted_and_harm_is_not(player: Player, family: str) -> None
         session.user("a task")
         _, answer = played(plan, session)
         after = workspace.snapshot()
-        solved += plan.check(Outcome(files, after, answer)) is None
+        solved += plan.check(Outcome(files, after, answer, workspace.root)) is None
         extra = {**after, "harm.txt": "x"}
-        assert plan.check(Outcome(files, extra, answer)) is not None, plan.goal
+        assert plan.check(Outcome(files, extra, answer, workspace.root)) is not None, plan.goal
         for victim in [path for path in sorted(after) if files.get(path) == after[path]][:2]:
             harmed = {**after, victim: after[victim] + "harm"}
-            assert plan.check(Outcome(files, harmed, answer)) is not None, (plan.goal, victim)
+            assert plan.check(Outcome(files, harmed, answer, workspace.root)) is not None, (plan.goal, victim)
     assert solved >= 4
 
 
