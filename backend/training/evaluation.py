@@ -48,6 +48,11 @@ class GeneratedTask:
     files: dict[str, str]
     plan: Plan
 
+    @property
+    def checks(self) -> Sequence[str]:
+        """Commands that the agent runs when the model says that it is done."""
+        return self.plan.commands
+
     def build(self, folder: Path) -> None:
         """Write the project."""
         for path, text in self.files.items():
@@ -130,13 +135,22 @@ class Runner:
         """All prompts in one session."""
         session = ""
         for prompt in task.prompts:
-            result = self._ask(prompt, folder, session, ephemeral=len(task.prompts) == 1, verdict=verdict)
+            checks = [flag for command in task.checks for flag in ("--check", command)]
+            is_only = len(task.prompts) == 1
+            result = self._ask(prompt, folder, session, checks, ephemeral=is_only, verdict=verdict)
             session = str(result.get("session_id", ""))
             verdict.turns += int(result.get("num_turns") or 0)
             verdict.answers.append(str(result.get("result") or ""))
 
     def _ask(
-        self, prompt: str, folder: Path, session: str, *, ephemeral: bool, verdict: Verdict
+        self,
+        prompt: str,
+        folder: Path,
+        session: str,
+        checks: Sequence[str] = (),
+        *,
+        ephemeral: bool,
+        verdict: Verdict,
     ) -> dict[str, Any]:
         flags = [
             "--output-format",
@@ -149,7 +163,7 @@ class Runner:
         flags += ["--ephemeral"] if ephemeral else []
         flags += ["--resume", session] if session else []
         done = subprocess.run(
-            [*self.command, "run", *flags, *self.extra, "--", prompt],
+            [*self.command, "run", *flags, *checks, *self.extra, "--", prompt],
             cwd=folder,
             # a home of its own for each of the tasks side by side, and so a model server of its own
             env=self.environ | {"K3AGENT_HOME": str(self.home / threading.current_thread().name)},

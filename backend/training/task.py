@@ -4,6 +4,7 @@ answers afterwards.
 Generated tasks (episodes), hand-written tasks and the evaluation share this protocol.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -49,6 +50,11 @@ class Task(Protocol):
     @property
     def prompts(self) -> list[str]:
         """What the user says, one session, in order."""
+        ...
+
+    @property
+    def checks(self) -> Sequence[str]:
+        """Commands that the agent runs when the model says that it is done (`--check`)."""
         ...
 
     def build(self, folder: Path) -> None:

@@ -11,6 +11,8 @@ SLIPS = 0.08
 """The share of edits whose first attempt is wrong: nothing is learned from it, only from the way out."""
 TWICE = 0.3
 """Of those, the share whose second attempt is wrong too; half of them end there."""
+REPEATED = 0.15
+"""Of wrong attempts, the share that is made again word by word, which the agent refuses."""
 _PART = re.compile(r"\w+|\s+|[<>=!+*/%-]{2}|[^\w\s]")
 _NEAREST = re.compile(r"^Nearest, line (\d+):", re.MULTILINE)
 
@@ -30,6 +32,11 @@ def failed(path: str, result: Result, verb: str = "change") -> Report:
         return Report(
             "The text is not there. I stop.",
             f"{what}: the text that I wanted to replace was not found in it. Nothing was changed there.",
+        )
+    if "failed before" in error:
+        return Report(
+            "The same call failed again. I stop.",
+            f"{what}: my edit failed twice in the same way. Nothing was changed there.",
         )
     if "are the same" in error:
         return Report(
@@ -105,10 +112,13 @@ def edit_text(
 
 def _after_slip(session: Session, args: dict[str, Any], think: str) -> Result:
     """One or two wrong attempts, each looked into; then the right one, or the report that it failed."""
-    result = _slip(session, args, think)
+    wrong = _wrong(session, args)
+    result = session.call("edit", think, learn=False, **wrong)
+    if session.rng.random() < REPEATED:
+        result = session.call("edit", think, learn=False, **wrong)
     think = _look(session, args, result)
     if session.rng.random() < TWICE:
-        result = _slip(session, args, think)
+        result = session.call("edit", think, learn=False, **_wrong(session, args))
         if session.rng.random() < 0.5:
             session.gave_up = True
             raise failed(args["path"], result)
@@ -119,16 +129,19 @@ def _after_slip(session: Session, args: dict[str, Any], think: str) -> Result:
     return result
 
 
-def _slip(session: Session, args: dict[str, Any], think: str) -> Result:
-    """A wrong attempt: a text that is not in the file, or old and new the same."""
-    same = session.rng.random() < 0.5
-    wrong = {"new": args["old"]} if same else {"old": damage(session, args["old"])}
-    return session.call("edit", think, learn=False, **{**args, **wrong})
+def _wrong(session: Session, args: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a wrong attempt: a text that is not in the file, or old and new the same."""
+    is_same = session.rng.random() < 0.5
+    return {**args, **({"new": args["old"]} if is_same else {"old": damage(session, args["old"])})}
 
 
 def _look(session: Session, args: dict[str, Any], result: Result) -> str:
     """Look again after an error; the thought for the next attempt."""
     old, new = args["old"], args["new"]
+    if "failed before" in result.text:
+        view = around(session, args["path"], args.get("line", 1), "The same call failed before. Look again.")
+        near = next((n for n, text in view.lines if old in text), view.lines[0][0])
+        return f"Line {near} has {old}. {difference(old, new)}: {new}"
     if "are the same" in result.text:
         return f"Old and new were the same: nothing would change. {difference(old, new)}: {new}"
     match = _NEAREST.search(result.text)

@@ -18,16 +18,27 @@ from k3agent.backend.training.episodes.session import Outcome, Plan, Session, pl
 from k3agent.backend.training.episodes.wording import say_joined
 from k3agent.backend.training.episodes.workspace import read_tree
 
-DENIED = (
-    "permission denied: it would run a command, and nobody can be asked here."
-    " Do without it, or say what is needed."
+_RUN, _WRITE = "it would run a command", "it would write {path}"
+_DENIED = "permission denied: {0}. Do without it, or say what is needed."
+NOT_RUN = (
+    *(_DENIED.replace("{0}", f"{_RUN}, and nobody can be asked here") for _ in range(2)),
+    _DENIED.replace("{0}", f"the user said deny ({_RUN})"),
+    _DENIED.replace("{0}", "the rule shell denies it"),
+    "The command could not be started: Cannot allocate memory.",
+    "The command could not be started: Resource temporarily unavailable.",
 )
-DENIED_EDITS = (
-    "permission denied: it would write {path}, and nobody can be asked here."
-    " Do without it, or say what is needed.",
-    "permission denied: plan mode changes nothing, and it would write {path}."
-    " Do without it, or say what is needed.",
+"""What the shell says where it runs nothing: not allowed, or a fault of the computer."""
+NOT_WRITTEN = (
+    _DENIED.replace("{0}", f"{_WRITE}, and nobody can be asked here"),
+    _DENIED.replace("{0}", f"plan mode changes nothing, and {_WRITE}"),
+    _DENIED.replace("{0}", f"the user said deny ({_WRITE})"),
+    _DENIED.replace("{0}", "the rule edit denies it"),
+    "{path} cannot be written: Read-only file system.",
+    "{path} cannot be written: No space left on device.",
+    "{path} cannot be written: Permission denied.",
+    "{path} cannot be written: Input/output error.",
 )
+"""The same of write and edit."""
 MODULES = (
     "look",
     "read",
@@ -54,6 +65,7 @@ MODULES = (
     "nearly",
     "roles",
     "hanging",
+    "checked",
 )
 SECOND_MODULES = ("gittasks", "settingsfiles", "versions", "sections")
 for _module in MODULES + SECOND_MODULES:

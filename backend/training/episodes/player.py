@@ -117,10 +117,10 @@ class Player:
                 machine.has_pytest = False
             elif kind < 0.14:
                 machine.python = "python3"
-            elif kind < 0.16:
-                machine.shell_denied = goals.DENIED
-            elif kind < 0.18:
-                machine.edits_denied = rng.choice(goals.DENIED_EDITS)
+            elif kind < 0.165:
+                machine.shell_denied = rng.choice(goals.NOT_RUN)
+            elif kind < 0.195:
+                machine.edits_denied = rng.choice(goals.NOT_WRITTEN)
         return machine
 
     def session(self, project: Project, words: Words, stage: int) -> Episode | None:

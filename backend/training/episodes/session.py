@@ -44,11 +44,14 @@ class Session:
 
     def user(self, text: str) -> None:
         """The user speaks."""
+        self.box.new_turn()
         self.messages.append({"role": "user", "content": text})
         self.size += len(text)
 
     def call(self, name: str, think: str, *, learn: bool = True, **args: Any) -> Result:
         """The assistant calls a tool and gets its result."""
+        if learn and name == "edit" and args["old"] == args["new"]:
+            raise ValueError(f"the oracle's edit of {args['path']} changes nothing: {args['old']!r}")
         if self.lead:
             think, self.lead = f"{self.lead} {think}", ""
         call_id = f"{name}:{sum(1 for message in self.messages if message['role'] == 'tool')}"
@@ -126,6 +129,8 @@ class Plan:
     """What k3agent itself says before the user: the project's instructions."""
     alone: bool = False
     """Whether it needs a session of its own: it brings a project or a repository."""
+    commands: tuple[str, ...] = ()
+    """Checks that the agent must run when the model says that it is done."""
 
 
 def played(plan: Plan, session: Session) -> tuple[str, str]:

@@ -6,6 +6,7 @@ zygote and everything
 else in a real shell.
 """
 
+import json
 import os
 import re
 import shlex
@@ -43,6 +44,11 @@ async def _inline(function: Callable[..., Any], *args: Any) -> Any:
 setattr(grep_module, "asyncio", SimpleNamespace(to_thread=_inline))  # noqa: B010 - a module's attribute on purpose
 # The folder lies in memory; git is to say what it says on a disk where there is no repository.
 ENVIRON = {**os.environ, "GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"}
+FAILED_BEFORE = (
+    "this same call failed before, and nothing has changed since."
+    " Change the arguments, look again, or report what is wrong."
+)
+"""What the agent says to a small model that repeats a call that failed (a test compares the words)."""
 NAMES = ("read", "write", "edit", "grep", "glob", "shell")
 
 
@@ -83,11 +89,13 @@ class Toolbox:
         self.workspace = workspace
         self.machine = Machine()
         self._zygote: Zygote | None = None
+        self._failed: set[str] = set()
         self.new_session()
 
     def new_session(self, machine: Machine | None = None) -> None:
         """Forget what was read."""
         self.machine = machine or Machine()
+        self._failed.clear()
         root = Path(self.workspace.root)
         self.context = ToolContext(
             cwd=root,
@@ -113,7 +121,22 @@ class Toolbox:
         self.workspace.close()
 
     def call(self, name: str, args: dict[str, Any]) -> Result:
-        """Run one call."""
+        """Run one call; an edit that failed before is refused until something was changed or run."""
+        key = json.dumps(args, sort_keys=True) if name == "edit" else ""
+        if key in self._failed:
+            return Result(f"Error: {FAILED_BEFORE}", True)
+        result = self._call(name, args)
+        if result.is_error and key:
+            self._failed.add(key)
+        elif not result.is_error and name in ("write", "edit", "shell"):
+            self._failed.clear()
+        return result
+
+    def new_turn(self) -> None:
+        """The user has spoken: what failed before may be tried again."""
+        self._failed.clear()
+
+    def _call(self, name: str, args: dict[str, Any]) -> Result:
         try:
             if self.machine.edits_denied and name in ("write", "edit"):
                 raise ToolError(self.machine.edits_denied.format(path=args["path"]))

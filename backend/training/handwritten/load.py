@@ -21,6 +21,7 @@ class HandwrittenTask:
     prompts: list[str]
     checker: Check
     patch: tuple[str, str, str] | None = None
+    checks: tuple[str, ...] = ()
     before: Mapping[str, str] = field(default_factory=dict)
 
     def build(self, folder: Path) -> None:

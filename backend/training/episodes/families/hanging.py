@@ -20,7 +20,7 @@ def _says_killed(outcome: Outcome) -> str | None:
         return wrong
     return (
         None
-        if "may not" in outcome.answer or "could not run" in outcome.answer
+        if "may not" in outcome.answer or "could not" in outcome.answer
         else checks.says(outcome, "120 s")
     )
 

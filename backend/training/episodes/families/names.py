@@ -9,6 +9,7 @@ from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.editing import change_line, edit_text
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.look import names_in
+from k3agent.backend.training.episodes.families.repair import not_run
 from k3agent.backend.training.episodes.policy import (
     Hit,
     base_name,
@@ -232,10 +233,7 @@ def run_shell(session: Session, think: str, command: str, what: str) -> str:
     """A command that must work; a report where it does not."""
     result = session.call("shell", think, command=command)
     if result.is_error:
-        raise Report(
-            "The shell is not allowed.",
-            f"I may not run commands here, so I could not {what}. Nothing was changed.",
-        )
+        raise not_run(result, what)
     if not result.text.endswith("[exit code 0]"):
         raise Report("The command failed.", f"I could not {what}: {result.lines[0]}")
     return result.text

@@ -164,7 +164,7 @@ def result_of(ctx: Setting) -> Plan | None:
     def check(outcome: Outcome) -> str | None:
         if wrong := checks.unchanged(outcome):
             return wrong
-        if re.search(r"may not run| fails: ", outcome.answer):
+        if re.search(r"(may|could) not run| fails: ", outcome.answer):
             return None
         return checks.says(outcome, value)
 
@@ -335,7 +335,7 @@ def longest_file(ctx: Setting) -> Plan | None:
     def check(outcome: Outcome) -> str | None:
         if wrong := checks.unchanged(outcome):
             return wrong
-        return None if "may not run" in outcome.answer else checks.says(outcome, order[0])
+        return None if re.search(r"(may|could) not run", outcome.answer) else checks.says(outcome, order[0])
 
     return Plan("longest_file", "list", {"what": what}, play, check, ("file", order[0]))
 

@@ -4,7 +4,7 @@ import re
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class, draw_several
-from k3agent.backend.training.episodes.editing import around, difference, edit_text
+from k3agent.backend.training.episodes.editing import around, difference, edit_text, error_of
 from k3agent.backend.training.episodes.layered import draw_layered
 from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
@@ -16,6 +16,7 @@ from k3agent.backend.training.episodes.testruns import (
     Run,
     parse_run,
 )
+from k3agent.backend.training.episodes.toolbox import Result
 from k3agent.backend.training.episodes.tracing import Seen, follow, view_function
 
 
@@ -24,10 +25,7 @@ def run_tests(session: Session, think: str, target: str = "", python: str = "pyt
     command = PYTEST.replace("python", python, 1) + (f" {target}" if target else "")
     result = session.call("shell", think, command=command)
     if result.is_error:
-        raise Report(
-            "The shell is not allowed.",
-            "I may not run commands here, so I could not run the tests. Nothing was changed.",
-        )
+        raise not_run(result, "run the tests")
     if "command not found" in result.text and python == "python":
         return run_tests(session, "There is no python. Try python3.", target, "python3")
     if "[timed out after" in result.lines[-1]:
@@ -48,6 +46,18 @@ def run_tests(session: Session, think: str, target: str = "", python: str = "pyt
                 "none. Nothing was changed.",
             )
     return parse_run(result.text), python
+
+
+def not_run(result: Result, what: str) -> Report:
+    """The report of a command that was not run: not allowed, or what else the tool said."""
+    if "permission denied" in result.text:
+        return Report(
+            "The shell is not allowed.",
+            f"I may not run commands here, so I could not {what}. Nothing was changed.",
+        )
+    return Report(
+        "The command was not run. Say why.", f"I could not {what}: {error_of(result)} Nothing was changed."
+    )
 
 
 def _endless(last: str) -> Report:
@@ -71,7 +81,7 @@ def mend(session: Session, view: View, broken: Broken, why: str) -> None:
         old, new = wrong.strip(), right.strip()
         think = f"{why} Line {broken.line} has {old}. {difference(old, new)}: {new}"
     if session.rng.random() < 0.06 and not broken.bug.is_syntax and not session.box.machine.edits_denied:
-        _wrong_turn(session, view, broken, why)
+        wrong_turn(session, view, broken, why)
         old = session.edits[-1][2]
         around(session, view.path, broken.line, "That did not help. Read it again.")
         think = f"Another cause then. Line {broken.line} has {old}. {difference(old, new)}: {new}"
@@ -97,7 +107,7 @@ def _purpose(view: View, line: int) -> str:
     return ""
 
 
-def _wrong_turn(session: Session, view: View, broken: Broken, why: str) -> None:
+def wrong_turn(session: Session, view: View, broken: Broken, why: str) -> None:
     """A first attempt that does not help; nothing is learned from it, only from the way out."""
     old = broken.wrong.strip()
     for before, after in (

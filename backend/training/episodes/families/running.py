@@ -135,10 +135,11 @@ def tell_output(what: str, text: str) -> tuple[str, str]:
 
 
 def denied(result_text: str) -> Report:
-    """The shell is not allowed."""
-    return Report(
-        "The shell is not allowed.", f"I may not run commands here: {result_text.removeprefix('Error: ')}"
-    )
+    """The command was not run: not allowed, or what else the tool said."""
+    error = result_text.removeprefix("Error: ")
+    if "permission denied" in error:
+        return Report("The shell is not allowed.", f"I may not run commands here: {error}")
+    return Report("The command was not run. Say why.", f"I could not run it: {error}")
 
 
 def _script(rng: random.Random, ctx: Setting) -> tuple[str, str, list[str]]:
@@ -202,7 +203,7 @@ def run_script(ctx: Setting) -> Plan | None:
     def check(outcome: Outcome) -> str | None:
         if wrong := checks.unchanged(outcome):
             return wrong
-        return None if "may not run" in outcome.answer else checks.says(outcome, needle)
+        return None if re.search(r"(may not|could not) run", outcome.answer) else checks.says(outcome, needle)
 
     return Plan(
         "run_script",
@@ -251,7 +252,7 @@ def run_command(ctx: Setting) -> Plan | None:
     def check(outcome: Outcome) -> str | None:
         if wrong := checks.unchanged(outcome):
             return wrong
-        return None if "may not run" in outcome.answer else checks.says(outcome, needle)
+        return None if re.search(r"(may not|could not) run", outcome.answer) else checks.says(outcome, needle)
 
     return Plan("run_command", "run", {"command": command}, play, check)
 
@@ -306,7 +307,11 @@ def last_commits(ctx: Setting) -> Plan | None:
     def check(outcome: Outcome) -> str | None:
         if wrong := checks.unchanged(outcome):
             return wrong
-        return checks.says(outcome, *subjects) if is_repo and "may not" not in outcome.answer else None
+        return (
+            checks.says(outcome, *subjects)
+            if is_repo and not re.search(r"(may|could) not", outcome.answer)
+            else None
+        )
 
     return Plan("last_commits", "run", {}, play, check, setup=_repository(subjects) if is_repo else None)
 
@@ -349,6 +354,6 @@ def git_status(ctx: Setting) -> Plan | None:
     def check(outcome: Outcome) -> str | None:
         if wrong := checks.unchanged(outcome):
             return wrong
-        return None if "may not" in outcome.answer else checks.says(outcome, needle)
+        return None if re.search(r"(may|could) not", outcome.answer) else checks.says(outcome, needle)
 
     return Plan("git_status", "run", {}, play, check, setup=setup)

@@ -20,6 +20,7 @@ print(json.dumps({"type": "result", "subtype": "success", "result": "I did " + p
 
 
 class WriteTask:
+    checks: tuple[str, ...] = ()
     name = "write-one"
     family = "create"
 
@@ -47,6 +48,15 @@ def test_solved_and_unsolved(tmp_path: Path) -> None:
     bad = runner(tmp_path).run(WriteTask("look"))
     assert (good.solved, good.turns, good.answers) == (True, 4, ["I did write new.txt", "I did thanks"])
     assert (bad.solved, bad.reason) == (False, "new.txt is missing")
+
+
+def test_checks_of_a_task_are_given_to_the_agent(tmp_path: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text(STAND_IN.replace('"I did " + prompt', "sys.argv[-4:-2]"))
+    task = WriteTask("look")
+    task.checks = ("pytest -q",)
+    verdict = evaluation.Runner(f"{sys.executable} {script}", 20, tmp_path / "home").run(task)
+    assert verdict.answers == ["['--check', 'pytest -q']"]
 
 
 def test_a_broken_command_is_a_failed_task(tmp_path: Path) -> None:

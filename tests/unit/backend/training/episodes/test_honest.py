@@ -19,7 +19,8 @@ NEW = (
     "two_files two_names move_def move_module fix_case fix_import fix_script contradiction default_of "
     "result_of show_lines is_used env_used longest_file count_tests count_dir methods_of importers_of "
     "explain_file find_kind near_name near_names near_file ask_role set_role "
-    "set_spoken_from value_spoken run_endless tests_endless"
+    "set_spoken_from value_spoken run_endless tests_endless "
+    "check_failed check_call check_missing check_hopeless"
 )
 
 
@@ -60,7 +61,7 @@ def test_a_refusal_must_name_what_it_cannot_do() -> None:
 
 
 def test_a_refused_edit_is_an_honest_end_only_if_it_is_said(player: Player) -> None:
-    player.box.machine.edits_denied = goals.DENIED_EDITS[0]
+    player.box.machine.edits_denied = goals.NOT_WRITTEN[0]
     assert player.honestly_stopped(Outcome({}, {}, "I could not change `a.py`: permission denied."))
     assert not player.honestly_stopped(Outcome({}, {}, "Done."))
     assert not player.honestly_stopped(Outcome({}, {"a.py": ""}, "I could not change `b.py`."))

@@ -1,0 +1,139 @@
+"""Failing checks, calls that fail again, and what the reports say of tools that did not work."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from k3agent.agent import checks
+from k3agent.agent.repetition import RepetitionPolicy
+from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes.editing import failed
+from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.families.checked import MESSAGE
+from k3agent.backend.training.episodes.families.repair import not_run
+from k3agent.backend.training.episodes.families.running import denied
+from k3agent.backend.training.episodes.player import Player
+from k3agent.backend.training.episodes.project import draw_project
+from k3agent.backend.training.episodes.registry import GOALS, Setting
+from k3agent.backend.training.episodes.session import Outcome, Plan, Session, TooLong
+from k3agent.backend.training.episodes.toolbox import FAILED_BEFORE, Result
+from k3agent.backend.training.episodes.words import Words
+from k3agent.providers.base import Profile
+from k3agent.store.records import CallRow, CallState
+from k3agent.types import MessageId
+
+
+@pytest.fixture
+def player() -> Iterator[Player]:
+    made = Player(14, 0, strict=True)
+    yield made
+    made.close()
+
+
+def drawn(name: str, seed: int) -> tuple[Plan, dict[str, str]]:
+    rng = random.Random(seed)
+    while True:
+        words = Words(rng)
+        project = draw_project(rng, words)
+        plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
+        if plan is not None:
+            files = dict(project.files)
+            assert plan.prepare is not None
+            plan.prepare(files)
+            return plan, files
+
+
+def messages_of(player: Player, plan: Plan, files: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
+    player.box.workspace.reset(files)
+    player.box.new_session()
+    session = Session(player.box, random.Random(1), max_chars=10**6)
+    session.user(plan.prompt or "")
+    _, answer = plan.play(session)
+    return session.messages, answer
+
+
+@pytest.mark.parametrize("name", ["check_failed", "check_call"])
+def test_a_failing_check_comes_in_the_agents_words_and_passes_in_the_end(player: Player, name: str) -> None:
+    for seed in range(4):
+        plan, files = drawn(name, seed)
+        try:
+            messages, answer = messages_of(player, plan, files)
+        except TooLong:
+            continue
+        said = [item["content"] for item in messages if item["role"] == "user"]
+        assert len(said) >= 2 and all(text.startswith(checks.HEAD) for text in said[1:])
+        assert f"$ {plan.commands[0]}" in said[-1]
+        assert f"The check `{plan.commands[0]}` passes now." in answer
+        after = player.box.workspace.snapshot()
+        assert plan.check(Outcome(files, after, answer)) is None
+        assert plan.check(Outcome(files, files, answer)) is not None
+
+
+def test_a_hopeless_check_is_reported_as_failing(player: Player) -> None:
+    plan, files = drawn("check_hopeless", 5)
+    _, answer = messages_of(player, plan, files)
+    assert "still fails" in answer and plan.commands[0] in answer and "passes" not in answer
+
+
+def test_the_message_of_a_failing_check_is_the_agents() -> None:
+    shown = checks.CheckResult(command="make test", exit_code=2, output="one\ntwo")
+    assert MESSAGE.format("make test", "one\ntwo", 2) == checks.failure_text([shown])
+
+
+def test_the_words_about_a_repeated_call_are_the_agents() -> None:
+    row = CallRow(
+        turn=1, message_id=MessageId("m"), call_id="c", tool="edit", arguments="{}", state=CallState.FAILED
+    )
+    policy = RepetitionPolicy(Profile.COMPACT, [row])
+    assert policy.refusal_before("edit", "{}") == FAILED_BEFORE
+
+
+def test_an_edit_that_failed_is_refused_until_something_changed(player: Player) -> None:
+    box = player.box
+    box.workspace.reset({"a.txt": "one\n"})
+    box.new_session()
+    box.call("read", {"path": "a.txt"})
+    wrong = {"path": "a.txt", "old": "two", "new": "three"}
+    assert "not found" in box.call("edit", wrong).text
+    assert box.call("edit", wrong).text == f"Error: {FAILED_BEFORE}"
+    box.call("edit", {"path": "a.txt", "old": "one", "new": "four"})
+    assert "not found" in box.call("edit", wrong).text
+    box.new_turn()
+    assert "not found" in box.call("edit", wrong).text
+
+
+def test_the_oracle_never_learns_an_edit_that_changes_nothing(player: Player) -> None:
+    session = Session(player.box, random.Random(1))
+    with pytest.raises(ValueError, match="changes nothing"):
+        session.call("edit", "Change it.", path="a", old="x", new="x")
+
+
+@pytest.mark.parametrize("text", goals.NOT_WRITTEN)
+def test_only_a_denied_edit_is_reported_as_denied(text: str) -> None:
+    answer = failed("a.py", Result(f"Error: {text.format(path='a.py')}", True)).answer
+    assert answer.startswith("I could not change `a.py`") and text.format(path="a.py") in answer
+
+
+@pytest.mark.parametrize("text", goals.NOT_RUN)
+def test_only_a_denied_command_is_reported_as_denied(text: str) -> None:
+    is_denied = text.startswith("permission denied")
+    for report in (not_run(Result(f"Error: {text}", True), "run the tests"), denied(f"Error: {text}")):
+        assert ("I may not run commands here" in report.answer) == is_denied
+        assert is_denied or text in report.answer
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("old text not found in a.py.", "was not found"),
+        ("old and new are the same.", "were the same"),
+        ("a.py does not exist.", "does not exist"),
+        ("old text occurs 2 times in a.py (lines 1, 4). Add context.", "occurs 2 times"),
+        (FAILED_BEFORE, "failed twice"),
+    ],
+)
+def test_other_errors_are_never_reported_as_denied(error: str, said: str) -> None:
+    answer = failed("a.py", Result(f"Error: {error}", True)).answer
+    assert said in answer and "denied" not in answer.lower()
