@@ -1,7 +1,7 @@
 """`k3agent bench`: how fast a served model is, and whether its server bears load.
 
-Without a command: prefill and decode apart, at several lengths and numbers of users, cold, with a prefix hit
-and after a restart. A server is started for it, or one that runs is asked (`--url`).
+`measure`, which flags alone stand for, too: prefill and decode apart, at several lengths and numbers of
+users, cold, with a prefix hit and after a restart. A server is started, or one that runs is asked (`--url`).
 """
 
 import argparse
@@ -24,16 +24,26 @@ if TYPE_CHECKING:
     from k3agent.backend.bench.measure import Row
 
 _COMMANDS = {
-    "measure": "prefill and decode apart (also without a command)",
+    "measure": "prefill and decode apart (also with flags alone)",
     "replay": "sessions of an agent: what the prefix cache finds",
     "load": "many streams for a while, some of which hang up",
     "model": "the model alone, without engine and server",
 }
 
+_USAGE = "k3agent bench COMMAND [flags] [-- flags of `k3agent serve`]"
+
+
+def _commands() -> str:
+    return "\n".join(f"  {name:8} {text}" for name, text in _COMMANDS.items())
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a measurement; the exit status: 1 for a failed load, 2 for what cannot be run."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        # A measurement takes minutes: nobody should begin one to see what there is.
+        print(f"usage: {_USAGE}\n\ncommands:\n{_commands()}\n\nk3agent bench COMMAND --help shows its flags.")
+        return 2
     command = arguments.pop(0) if arguments[:1] and arguments[0] in _COMMANDS else "measure"
     if command == "model":
         # lazy: imports torch, which the other commands leave to the server
@@ -57,12 +67,11 @@ def _parse(command: str, arguments: list[str]) -> tuple[argparse.Namespace, list
     if "--" in arguments:
         place = arguments.index("--")
         arguments, flags = arguments[:place], arguments[place + 1 :]
-    commands = "\n".join(f"  {name:8} {text}" for name, text in _COMMANDS.items())
     parser = Parser(
         prog="k3agent bench" if command == "measure" else f"k3agent bench {command}",
-        usage="k3agent bench [COMMAND] [flags] [-- flags of `k3agent serve`]",
+        usage=_USAGE,
         description=_COMMANDS[command],
-        epilog=f"commands:\n{commands}",
+        epilog=f"commands:\n{_commands()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

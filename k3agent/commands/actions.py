@@ -9,9 +9,17 @@ from k3agent.headless.arguments import Parser, nearest_of
 
 
 def find_action(
-    name: str, description: str, argv: Sequence[str], actions: dict[str, Callable[..., int]]
+    name: str,
+    description: str,
+    argv: Sequence[str],
+    actions: dict[str, Callable[..., int]],
+    default: str = "",
 ) -> tuple[Callable[..., int], Sequence[str]]:
-    """The function for `argv[0]`, and the rest of `argv`. Prints the usage and ends where there is none."""
+    """The function for `argv[0]`, and the rest of `argv`; that of `default` where no action is named. Without
+    a default it is said which there are, and that is the end.
+    """
+    if default and (not argv or (argv[0].startswith("-") and argv[0] not in {"-h", "--help"})):
+        return actions[default], argv
     parser = Parser(
         name, f"{description}: {', '.join(actions)}; k3agent {name} ACTION --help shows its flags"
     )

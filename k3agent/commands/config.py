@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from k3agent.commands.actions import find_action
@@ -16,7 +16,7 @@ from k3agent.config.paths import (
     repository_folder,
     user_config,
 )
-from k3agent.config.settings import PROVIDER_SPECS, SPECS, load_settings
+from k3agent.config.settings import PROVIDER_SPECS, SPECS, Settings, load_settings
 from k3agent.config.trust import covered, set_trust
 from k3agent.errors import ConfigError
 from k3agent.headless.arguments import Parser, nearest_of
@@ -24,7 +24,7 @@ from k3agent.headless.output import clean
 
 
 def config(argv: Sequence[str]) -> int:
-    """`k3agent config list|get|set|path|trust`."""
+    """`k3agent config [list|get|set|path|trust]`."""
     actions = {
         "list": _config_list,
         "get": _config_get,
@@ -32,7 +32,7 @@ def config(argv: Sequence[str]) -> int:
         "path": _config_path,
         "trust": _config_trust,
     }
-    action, rest = find_action("config", "settings and the layer each comes from", argv, actions)
+    action, rest = find_action("config", "settings and the layer each comes from", argv, actions, "list")
     return action(rest)
 
 
@@ -45,10 +45,7 @@ def _config_list(argv: Sequence[str]) -> int:
         entries = {key: {"value": settings.get(key), "origin": settings.origin(key)} for key in SPECS}
         print(json.dumps(entries, indent=1))
         return 0
-    for key, item in SPECS.items():
-        value = settings.get(key)
-        shown = "" if value is None else json.dumps(value, ensure_ascii=False)
-        print(f"{key:<28} {shown:<16} {settings.origin(key):<10} {item.metadata['help']}")
+    _print_table(settings, SPECS)
     for name in settings.providers:
         print(f"{'providers.' + name:<28} {'':<16} {settings.origin('providers.' + name)}")
     if settings.untrusted is not None:
@@ -56,9 +53,16 @@ def _config_list(argv: Sequence[str]) -> int:
     return 0
 
 
+def _print_table(settings: Settings, keys: Iterable[str]) -> None:
+    for key in keys:
+        value = settings.get(key)
+        shown = "" if value is None else json.dumps(value, ensure_ascii=False)
+        print(f"{key:<28} {shown:<16} {settings.origin(key):<10} {SPECS[key].metadata['help']}")
+
+
 def _config_get(argv: Sequence[str]) -> int:
-    parser = Parser("config get", "One value.")
-    parser.add_argument("key", metavar="KEY", help="for example limits.max_turns")
+    parser = Parser("config get", "One value, or all of a group with what they mean.")
+    parser.add_argument("key", metavar="KEY", help="for example limits.max_turns, or the group limits")
     args = parser.parse(argv)
     settings = load_settings()
     parts = args.key.split(".")
@@ -71,9 +75,13 @@ def _config_get(argv: Sequence[str]) -> int:
         value = getattr(settings.providers[parts[1]], parts[2])
     elif args.key in SPECS:
         value = settings.get(args.key)
+    elif group := [key for key in SPECS if key.startswith(f"{args.key}.")]:
+        _print_table(settings, group)
+        return 0
     else:
+        groups = dict.fromkeys(key.partition(".")[0] for key in SPECS if "." in key)
         raise ConfigError(
-            f"unknown key {args.key!r}.{nearest_of(args.key, SPECS)} See `k3agent config list`."
+            f"unknown key {args.key!r}.{nearest_of(args.key, [*SPECS, *groups])} See `k3agent config list`."
         )
     if value is not None:
         print(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -317,11 +317,20 @@ def _by_model(settings: ClientSettings, environ: Mapping[str, str]) -> Choice:
         if from_environment is None:
             raise _no_key(known.provider, provider.key_variable)
     if from_environment is None:
-        raise ConfigError(
-            f"model {settings.model!r} is not known here, and no provider or base_url says where it is. "
-            "Name --provider or --base-url; see `k3agent models`."
-        )
+        raise _unknown_model(settings.model)
     return from_environment
+
+
+def _unknown_model(model: str) -> ConfigError:
+    from difflib import get_close_matches  # lazy: only for errors
+
+    known = [entry.id for entry in KNOWN_MODELS]
+    near = get_close_matches(model, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(dict.fromkeys(known))}."
+    return ConfigError(
+        f"model {model!r} is not known here, and no provider or base_url says where it is.{hint}"
+        " For another one name --provider or --base-url; `k3agent models` shows where each can be reached."
+    )
 
 
 def _by_environment(settings: ClientSettings, environ: Mapping[str, str]) -> Choice | None:

@@ -18,6 +18,8 @@ from k3agent import __version__
 NO_TERMINAL = "k3agent: the UI needs a terminal on standard input and output. Without one: {use}."
 USAGE_ERROR = 2
 DESCRIPTION = "The terminal UI in the current folder; with a prompt, it is submitted at once."
+USAGE = """k3agent [PROMPT] [flags]
+       k3agent resume [ID] [PROMPT] [flags]   without ID: choose a session; -c: the newest of this folder"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ def add_flags(parser: ArgumentParser) -> None:
         dest="continues",
         help="go on with this folder's newest session",
     )
-    add("--resume", nargs="?", const="", metavar="ID", help="go on with a session; without ID: choose one")
+    add("--resume", nargs="?", const="", metavar="ID", help="the same as: k3agent resume [ID]")
     add("--fork-session", action="store_true", help="with --resume or --continue: as a new session")
     add_model_and_rules(parser, "default")
     add("--sandbox", choices=SANDBOXES, help="strict fails where no sandbox works (default: auto)")
@@ -66,6 +68,7 @@ def add_flags(parser: ArgumentParser) -> None:
 def launch(parser: ArgumentParser, parse: Callable[[Sequence[str]], Namespace], argv: Sequence[str]) -> int:
     """Run the UI to its end; the exit code. `parse` is the parser's own way to check its arguments."""
     parser.prog = "k3agent"
+    parser.usage = USAGE
     add_flags(parser)
     args = parse(argv)
     if args.resume is not None and args.continues:

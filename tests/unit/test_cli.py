@@ -67,6 +67,7 @@ def test_version_and_help(capsys) -> None:
         (("sesions", "list"), "Did you mean sessions?"),
         (("sessions", "lst"), "Did you mean list?"),
         (("config", "get", "modle"), "Did you mean model?"),
+        (("config", "get", "limit"), "Did you mean limits?"),
         (("doctor", "--jsn"), "Did you mean --json?"),
         (("--versoin",), "Did you mean --version?"),
         ((), "k3agent run"),
@@ -169,3 +170,26 @@ def test_a_folder_that_is_gone_is_no_crash(
     assert run(*words) == 1
     said = capsys.readouterr().err
     assert said == "k3agent: the folder it was started in is not there any more; cd into another one.\n"
+
+
+def test_config_alone_lists_and_a_group_is_listed(capsys) -> None:
+    assert run("config") == 0
+    whole = capsys.readouterr().out
+    assert run("config", "list") == 0
+    assert capsys.readouterr().out == whole and "limits.max_turns" in whole
+    assert run("config", "--json") == 0
+    assert "limits.max_turns" in json.loads(capsys.readouterr().out)
+    assert run("config", "get", "limits") == 0
+    group = capsys.readouterr().out.splitlines()
+    assert len(group) > 2 and all(line.startswith("limits.") for line in group)
+
+
+def test_the_help_of_resume_says_how_it_is_used(capsys) -> None:
+    assert run("resume", "--help") == 0
+    assert "k3agent resume [ID] [PROMPT] [flags]" in capsys.readouterr().out
+
+
+def test_bench_alone_measures_nothing(capsys) -> None:
+    assert run("bench") == 2
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("measure", "replay", "load", "model"))

@@ -34,6 +34,12 @@ def test_the_small_model_is_called_small() -> None:
     assert "small" not in said(TurnOutcome.EXECUTION)
 
 
+def test_the_users_own_limit_is_no_fault_of_the_small_model() -> None:
+    detail = "the limit of 1 model call (--max-turns) is reached"
+    text = said(TurnOutcome.MAX_TURNS, detail, Profile.COMPACT)
+    assert "small" not in text and text.endswith("run --resume s1 --max-turns N, with a larger N")
+
+
 def test_an_error_is_no_fault_of_the_small_model() -> None:
     text = said(TurnOutcome.EXECUTION, "the disk is full", Profile.COMPACT, errors=["the disk is full"])
     assert "small" not in text

@@ -107,3 +107,11 @@ def test_endpoint_memory_survives_and_forgives(tmp_path: Path) -> None:
     assert again.reasoning_field("http://a") == "reasoning"
     (tmp_path / "deep" / "endpoints.json").write_text('{"http://a": "system"')
     assert again.reasoning_field("http://a") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "said"), [("kimi-k4", r"Did you mean kimi-k3\?"), ("xx", "Known: kimi-k3, ")]
+)
+def test_an_unknown_model_is_told_what_there_is(model: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        choose(Settings(model=model), {})
