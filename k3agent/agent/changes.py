@@ -97,6 +97,21 @@ class FileChanges:
         changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
         return tuple(sorted(_shown(path) for path in changed)), ""
 
+    def text_before(self, name: str) -> str | None:
+        """What the file held at `begin`; "" where it was not there, None where that is not known. Blocks."""
+        before = self._before
+        if before is None or name in before.signs:
+            return None
+        if before.base is None:
+            return ""
+        try:
+            git = _git(self._cwd)
+            if not _ask(git, "ls-tree", "--name-only", before.base, "--", f":(literal){name}"):
+                return ""
+            return _ask(git, "show", f"{before.base}:./{name}").decode("utf-8")
+        except (CannotTell, UnicodeDecodeError):
+            return None
+
     def _look(self) -> _Before:
         base = None
         if git_root(self._cwd) is not None and shutil.which("git") is not None:

@@ -26,6 +26,7 @@ from k3agent.agent.hashes import UNKNOWN_CONTENT, file_hashes
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
 from k3agent.agent.permissions import Action, Permissions
+from k3agent.agent.remarks import Remarks
 from k3agent.agent.repetition import RepetitionPolicy, digest
 from k3agent.agent.results import circle_of, cut, fenced
 from k3agent.agent.safekeeping import Safekeeping, Step
@@ -115,6 +116,7 @@ class Dispatcher:
         self._rows: dict[str, CallRow] = {}
         self._known_files: dict[str, str] = dict(bench.ctx.freshness.seen)
         self.changes = FileChanges(bench.ctx.cwd, bench.store.home)
+        self.remarks = Remarks(bench.ctx.cwd, self.changes.text_before)
         self.interrupt_reason = "the turn was interrupted"
 
     async def run(self, message: Message, settled: Mapping[str, CallRow] | None = None) -> None:
@@ -209,6 +211,7 @@ class Dispatcher:
         unsaved = await self._keep_files(message, prepared, summary)
         if unsaved is not None:
             return _Ending(state=CallState.DENIED, text=unsaved)
+        await self.remarks.before(prepared.access.writes)
         runs = prepared.access.runs is not None
         prepared.hashes = file_hashes(git_marks(self._bench.ctx.cwd) if runs else prepared.access.writes)
         start = CallRow(

@@ -83,6 +83,8 @@ class TurnParts:
     # Files that the user has brought back since the model last looked.
     restore_notices: Callable[[], list[str]]
     mask: Callable[[str], str]
+    # The calls of a turn, as they are stored.
+    calls: Callable[[int], list[CallRow]]
     # What the user says into the running turn; taken out as the model gets it.
     steering: list[str]
     is_interactive: bool
@@ -102,12 +104,27 @@ class TurnLoop:
 
     async def run(self) -> TurnEnd:
         """To the end of the turn. Raises ProviderError and StoreError; passes cancellation on."""
+        end: TurnEnd | None = None
         try:
-            return await self._checked_again(await self._to_the_end())
+            end = await self._checked_again(await self._to_the_end())
+            return end
         finally:
             receipt = self._parts.receipt
             files, receipt.files_note = await self._parts.dispatcher.changes.end()
             receipt.add_files(files)
+            is_good = end is not None and end.outcome is TurnOutcome.SUCCESS and not receipt.files_note
+            await self._remark(files, is_good=is_good)
+
+    async def _remark(self, files: Sequence[str], *, is_good: bool) -> None:
+        """What k3agent itself has noticed, for people; the model is not told."""
+        parts = self._parts
+        messages = parts.transcript.messages
+        answer = messages[-1].text if is_good and messages else ""
+        prompt = next((one.text for one in reversed(messages) if one.origin is Origin.HUMAN), "")
+        for remark in await parts.dispatcher.remarks.at_end(files, parts.calls(self._turn), prompt, answer):
+            text = parts.mask(remark.text)
+            parts.receipt.remarks.append({"kind": remark.kind, "text": text})
+            parts.emitter.emit(Noticed, level="warning", text=text, data=remark.data)
 
     async def _to_the_end(self) -> TurnEnd:
         leaf = self._parts.transcript.leaf

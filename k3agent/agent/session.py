@@ -481,6 +481,7 @@ class Session:
             check_retries=options.check_retries,
             job_notices=self._jobs.take_notices,
             restore_notices=lambda: restore_notices(self._store, self.id),
+            calls=lambda turn: self._store.calls(self.id, turn=turn),
             mask=self._masker.mask,
             steering=self._steering,
             is_interactive=options.is_interactive,

@@ -109,6 +109,7 @@ class End:
             "files_changed": receipt.files_changed,
             "files_note": receipt.files_note,
             "last_command": receipt.last_command,
+            "remarks": receipt.remarks,
             "tools": {"calls": receipt.calls, "invalid": receipt.invalid, "failed": receipt.failed},
             "errors": self.errors,
             "exit_code": self.exit_code,

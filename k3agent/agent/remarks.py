@@ -1,0 +1,154 @@
+"""What k3agent itself notices at the end of a turn, without the model: files that no longer parse, and an
+answer that tells of changes where nothing was changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3agent.store.records import CallRow, CallState
+from k3agent.types import JsonObject
+
+MAX_FILES = 50
+MAX_BYTES = 500_000
+MAX_SHOWN = 5
+# Tools whose calls leave everything outside as it is.
+LOOKING = frozenset({"read", "grep", "glob", "todo", "ask", "jobs", "edit", "write", "patch"})
+
+_DONE = (
+    "created|added|changed|updated|wrote|written|fixed|removed|deleted|renamed|edited|implemented|modified"
+    "|replaced|moved|saved"
+)
+# Only how a report of work begins: words about what somebody else once did stand elsewhere in a sentence.
+_CLAIM = re.compile(
+    r"(?im)^[\s>*#-]*(?:\d+[.)]\s+)?(?:done[.:!,]?\s+)?"
+    rf"(?:(?:I|I've|I have|I\u2019ve|we|we've|we have)\s+(?:now\s+|also\s+|just\s+)?)?(?P<verb>{_DONE})\b"
+    r"[^\n]{0,200}"
+)
+_PASSIVE = re.compile(rf"(?i)[^.\n]{{0,120}}\b(?:has|have) (?:now )?been (?:successfully )?(?:{_DONE})\b")
+_QUESTION = re.compile(
+    r"(?i)\s*(?:what|which|when|who|whose|where|why|how|did|does|do|is|are|was|were|has|have|list|show|tell"
+    r"|explain|describe|summari[sz]e|review|read|look|find|search|count|print)\b"
+)
+_NAME = re.compile(r"(?<![\w./-])(?:[\w.-]+/)*[\w-]+\.[A-Za-z]\w{0,7}\b")
+_CODE = re.compile(r"(?s)```.*?(?:```|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """`kind`: broken (a file) or unfounded (the answer); `subject`: the file, or the words."""
+
+    kind: str
+    subject: str
+    text: str
+
+    @property
+    def data(self) -> JsonObject:
+        return {"remark": self.kind, "subject": self.subject}
+
+
+class Remarks:
+    """Of one turn in the folder `cwd`. `text_before` gives what a file held before the first command of the
+    turn, "" where it was not there, None where that is not known; it may block.
+    """
+
+    def __init__(self, cwd: Path, text_before: Callable[[str], str | None]) -> None:
+        self._cwd = cwd
+        self._text_before = text_before
+        # Whether a file parsed when the turn first touched it; None: that could not be told.
+        self._parsed: dict[Path, bool | None] = {}
+
+    async def before(self, paths: Sequence[Path]) -> None:
+        """These are about to be changed."""
+        new = [path for path in paths if path not in self._parsed]
+        if new:
+            await asyncio.to_thread(self._look, new)
+
+    def _look(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            text = _text(path)
+            self._parsed[path] = None if text is None else self._parses(path.name, text)
+
+    def _parses(self, name: str, text: str) -> bool | None:
+        from k3agent.tools.support.syntax import problem  # lazy: with the tools, which are loaded by now
+
+        # An empty file, or none, is nothing that was wrong before.
+        found = problem(name, text) if text.strip() else ""
+        return None if found is None else not found
+
+    async def at_end(
+        self, files: Sequence[str], rows: Sequence[CallRow], prompt: str, answer: str
+    ) -> list[Remark]:
+        """`files`: what commands changed, as far as that is known; `rows`: the calls of the turn; `answer`:
+        the last words of a turn that ended well, else "".
+        """
+        changed = list(dict.fromkeys([*files, *(path for row in rows for path in row.files)]))
+        found = await asyncio.to_thread(self._broken, changed[:MAX_FILES]) if changed else []
+        if not changed and answer and not asks(prompt):
+            claim = unfounded(answer, rows, self._cwd)
+            if claim:
+                text = f"The answer says \u201c{claim}\u201d, but no file was changed in this turn."
+                found.append(Remark("unfounded", claim, text))
+        return found
+
+    def _broken(self, names: Sequence[str]) -> list[Remark]:
+        from k3agent.tools.support.syntax import problem  # lazy: as above
+
+        found: list[Remark] = []
+        for name in names:
+            path = (self._cwd / name).resolve()
+            text = _text(path)
+            why = problem(path.name, text) if text else None
+            if why and self._did_parse(path, name):
+                found.append(Remark("broken", name, f"{name} does not parse any more: {why}."))
+        return found[:MAX_SHOWN]
+
+    def _did_parse(self, path: Path, name: str) -> bool:
+        if path not in self._parsed:
+            text = self._text_before(name)
+            self._parsed[path] = None if text is None else self._parses(path.name, text)
+        return self._parsed[path] is True
+
+
+def asks(prompt: str) -> bool:
+    """Whether the user only wants to know something: an answer may tell of changes that others made."""
+    return prompt.rstrip().endswith("?") or _QUESTION.match(prompt) is not None
+
+
+def unfounded(answer: str, rows: Sequence[CallRow], cwd: Path) -> str:
+    """The words of an answer that tell of a change, where none was made; "" where they may be true."""
+    prose = _CODE.sub("", answer)
+    hit = _CLAIM.search(prose) or _PASSIVE.search(prose)
+    if hit is None:
+        return ""
+    words = re.split(r"[.:;](?:\s|$)", " ".join(hit[0].split()).lstrip("#>*- "))[0].rstrip(" ,*")
+    has_run = any(row.tool not in LOOKING and row.state is CallState.DONE for row in rows)
+    if has_run:
+        # A command may have done it where nobody looks: then only a file that is not there tells.
+        line = prose[prose.rfind("\n", 0, hit.start()) + 1 :].partition("\n")[0]
+        names = _NAME.findall(line)
+        is_gone = re.match(r"(?i)(?:removed|deleted|renamed|moved)", hit.groupdict().get("verb") or "")
+        if is_gone or not names or any((cwd / name).exists() or list(_named(cwd, name)) for name in names):
+            return ""
+    return words[:120]
+
+
+def _named(cwd: Path, name: str) -> Iterable[Path]:
+    """A file of that name one folder below: answers often leave the folder out."""
+    return cwd.glob(f"*/{name}") if "/" not in name else ()
+
+
+def _text(path: Path) -> str | None:
+    """What a file holds; "" where there is none, None where it is too large, or no text."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return None
+        return path.read_bytes().decode("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, UnicodeDecodeError):
+        return None

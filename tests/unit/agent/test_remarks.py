@@ -1,0 +1,148 @@
+"""What k3agent notices at the end of a turn: files that no longer parse, changes that were not made."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.agents import call, start, step
+
+from k3agent.agent.remarks import Remarks, asks, unfounded
+from k3agent.events import Noticed
+from k3agent.providers.scripted import Step
+from k3agent.store.records import CallRow, CallState
+from k3agent.tools.support.syntax import problem
+from k3agent.types import MessageId
+
+
+def row(tool: str, *files: str) -> CallRow:
+    return CallRow(
+        turn=1, message_id=MessageId("m"), call_id="c", tool=tool, arguments="{}", state=CallState.DONE,
+        files=files,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("a.py", "x = 1\n", "x = (\n"),
+        ("a.json", '{"a": 1}', '{"a": 1,}'),
+        ("a.toml", "a = 1\n", "a = \n"),
+        ("a.sh", "if true; then\n  ls\nfi\n", "if true; then\n  ls\n"),
+    ],
+)
+def test_what_parses(name: str, good: str, bad: str) -> None:
+    assert problem(name, good) == "" and problem(name, bad)
+
+
+def test_what_cannot_be_told() -> None:
+    assert problem("a.txt", "(((") is None
+    assert problem("tsconfig.json", "// a comment") is None
+    if importlib.util.find_spec("tree_sitter_haskell") is None:
+        assert problem("a.hs", "(((") is None
+    assert problem("a.py", "x = 1\n" * 1_000_000) is None
+
+
+async def test_only_files_that_parsed_before_are_told(tmp_path: Path) -> None:
+    for name, text in {"good.py": "x = 1", "bad.py": "x = (", "other.txt": "("}.items():
+        (tmp_path / name).write_text(text)
+    remarks = Remarks(tmp_path, lambda name: None)
+    names = ["good.py", "bad.py", "other.txt", "new.json"]
+    await remarks.before([tmp_path / name for name in names])
+    for name in names:
+        (tmp_path / name).write_text("y = [")
+    found = await remarks.at_end([], [row("edit", *names)], "do it", "")
+    assert [(one.kind, one.subject) for one in found] == [("broken", "good.py"), ("broken", "new.json")]
+    assert "line 1" in found[0].text
+
+
+async def test_a_file_that_was_touched_twice_counts_as_it_was_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("x = 1")
+    remarks = Remarks(tmp_path, lambda name: None)
+    await remarks.before([path])
+    path.write_text("x = (")
+    await remarks.before([path])
+    assert len(await remarks.at_end([], [row("edit", "a.py")], "", "")) == 1
+    path.write_text("x = (1)")
+    assert await remarks.at_end([], [row("edit", "a.py")], "", "") == []
+
+
+CLAIMS = [
+    "Created hello.py with a main function.",
+    "I've added the test to tests/test_a.py.",
+    "Done. Updated the loader.",
+    "- Fixed the bug in a.py",
+    "1. Renamed `a` to `b`",
+    "The file notes.txt has been created.",
+]
+NO_CLAIMS = [
+    "Nothing was changed: the test passes already.",
+    "I did not add anything.",
+    "The function was added in version 2.",
+    "You should create hello.py.",
+    "It says:\n```\nCreated a file\n```",
+    "",
+]
+
+
+@pytest.mark.parametrize("answer", CLAIMS)
+def test_claims(answer: str, tmp_path: Path) -> None:
+    assert unfounded(answer, [row("read")], tmp_path)
+
+
+@pytest.mark.parametrize("answer", NO_CLAIMS)
+def test_no_claims(answer: str, tmp_path: Path) -> None:
+    assert not unfounded(answer, [], tmp_path)
+
+
+def test_where_commands_ran_only_a_file_that_is_not_there_tells(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/there.py").write_text("")
+    ran = [row("shell")]
+    assert unfounded("Created gone.py.", ran, tmp_path) == "Created gone.py"
+    assert not unfounded("Created sub/there.py.", ran, tmp_path)
+    assert not unfounded("Created there.py.", ran, tmp_path)
+    assert not unfounded("Created the branch.", ran, tmp_path)
+    assert not unfounded("Removed gone.py.", ran, tmp_path)
+
+
+def test_who_asks_gets_an_answer() -> None:
+    assert asks("what changed in a.py?") and asks("List the new files") and not asks("add a test")
+
+
+async def test_in_a_turn(tmp_path: Path) -> None:
+    answers = [
+        step(call("write", path="a.py", content="x = (\n")), Step(text="Created a.py."),
+        Step(text="Updated the README."),
+    ]  # fmt: skip
+    run = await start(tmp_path, answers)
+    await run.session.submit("make a.py")
+    assert [one["kind"] for one in run.session.receipt.remarks] == ["broken"]
+    await run.session.submit("update the readme")
+    assert [one["kind"] for one in run.session.receipt.remarks] == ["broken", "unfounded"]
+    told = [one.text for one in run.of(Noticed) if one.data and "remark" in one.data]
+    assert "a.py does not parse any more" in told[0] and "Updated the README" in told[1]
+    # For people only: the model hears nothing of it.
+    assert not any("any more" in one.text for one in run.session.messages)
+    await run.session.aclose()
+
+
+def commit_all(folder: Path) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "a")):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+
+
+async def test_a_command_that_breaks_a_committed_file(tmp_path: Path) -> None:
+    workspace = tmp_path / "ws"
+    workspace.mkdir()
+    (workspace / "a.py").write_text("x = 1\n")
+    commit_all(workspace)
+    answers = [step(call("shell", command="echo 'x = (' > a.py")), Step(text="ok")]
+    run = await start(tmp_path, answers)
+    await run.session.submit("break it")
+    assert [one["kind"] for one in run.session.receipt.remarks] == ["broken"]
+    await run.session.aclose()
