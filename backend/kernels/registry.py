@@ -23,6 +23,7 @@ from k3agent.backend.kernels.reference import (
     kda_short,
     kda_step,
     mla,
+    moe,
     mxfp4,
     router,
 )
@@ -37,7 +38,10 @@ AUTO = "auto"
 CHOICES = (AUTO, TRITON, REFERENCE)
 """What a user may ask for. AUTO takes Triton on a GPU, for operations where it was measured to be faster."""
 
-_IN_TRITON: dict[str, str] = {}
+_IN_TRITON: dict[str, str] = {
+    "moe_experts": "moe_experts:moe_experts",
+    "route": "router:route",
+}
 """Operation to `module:function` below kernels.triton."""
 
 _table: dict[str, dict[str, Kernel]] = {
@@ -50,6 +54,7 @@ _table: dict[str, dict[str, Kernel]] = {
     "kda_step": {REFERENCE: kda_step.kda_step},
     "mla_absorbed": {REFERENCE: mla.mla_absorbed},
     "mla_expanded": {REFERENCE: mla.mla_expanded, FUSED: sdpa.mla_expanded},
+    "moe_experts": {REFERENCE: moe.moe_experts},
     "mxfp4_dequantise": {REFERENCE: mxfp4.mxfp4_dequantise},
     "route": {REFERENCE: router.route},
     "situ_glu": {REFERENCE: gated_act.situ_glu},

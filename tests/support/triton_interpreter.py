@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from support.interpreter_mended import mend
+
 INTERPRET = "TRITON_INTERPRET"
 
 
@@ -19,3 +21,4 @@ def interpreter_or_skip() -> None:
     pytest.importorskip("triton")
     if os.environ.get(INTERPRET) != "1":
         pytest.skip("Triton was imported to compile, not to interpret", allow_module_level=True)
+    mend()
