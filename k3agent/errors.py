@@ -5,6 +5,7 @@
     ├── StoreError           the session store cannot be read or written      exit 1
     ├── ProviderError        a model endpoint failed; `kind` says how         exit 41, 75 or 1
     ├── ToolError            expected failure of a tool: its text goes to the model
+    ├── BlockedError         a hook of the user's stands against it           exit 3
     └── SandboxError         no sandbox although one was required             exit 44
 
 A message names what failed, with which value, and what to do. The backend has its own `BackendError`.
@@ -89,6 +90,10 @@ class NobodyListensError(ProviderError):
 
 class ToolError(K3AgentError):
     """An expected failure of a tool. The text is for the model: it names the thing and the next step."""
+
+
+class BlockedError(K3AgentError):
+    """A prompt did not get through to the model: a hook, or an interrupt while hooks ran."""
 
 
 class SandboxError(K3AgentError):

@@ -8,24 +8,29 @@ import asyncio
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from k3agent.agent.check_files import files_of_checks
-from k3agent.agent.context import Context, system_prompt
+from k3agent.agent.context import Context, facts, system_prompt
 from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.emitter import Emitter
+from k3agent.agent.hooks import HookParts, Hooks
 from k3agent.agent.instructions import SMALL_WINDOW, Instruction, check_overhead, find_instructions
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.permissions import Territory, check_rules
 from k3agent.agent.policies import LimitPolicy
+from k3agent.agent.transcript import Transcript
 from k3agent.config.paths import prefix_cache, user_config
 from k3agent.errors import ConfigError, SandboxError
 from k3agent.events import Noticed
 from k3agent.providers.base import ModelInfo, Profile
-from k3agent.store.records import StoredSession
+from k3agent.safety.environment import child_environ
+from k3agent.store.records import DecisionRow, JournalBatch, StoredSession
+from k3agent.store.sessions import SessionStore
 from k3agent.types import Effort, SessionId, ToolSpec
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
@@ -96,7 +101,7 @@ def choose_sandbox(options: SessionOptions) -> Any:
     bounds = Bounds(
         home=Path(environ.get("HOME") or Path.home()).resolve(),
         private=(home, prefix_cache(environ).parent, user_config(environ).parent, *_sockets(environ)),
-        readable=(home / "outputs",),
+        readable=(home / "outputs", *(skill.folder for skill in options.extensions.skills)),
         limits=limits,
         hosts=options.command_hosts,
     )
@@ -126,7 +131,11 @@ def territory(
         extra_dirs=options.extra_dirs,
         home=options.home,
         environ=options.environ,
-        readable=(*readable, *(subtask.readable if subtask else ())),
+        readable=(
+            *readable,
+            *(subtask.readable if subtask else ()),
+            *(skill.folder for skill in options.extensions.skills),
+        ),
         walls=subtask.walls if subtask else (),
         rules_root=subtask.rules_root if subtask else None,
         checked=checked,
@@ -233,6 +242,36 @@ def mended(stored: StoredSession, options: SessionOptions) -> StoredSession:
             " quality may drop; a new session is the better choice"
         )
     return dataclasses.replace(stored, warnings=tuple(warnings))
+
+
+def session_hooks(
+    options: SessionOptions, emitter: Emitter, masker: Masker, store: SessionStore, mode: Callable[[], str]
+) -> Hooks:
+    """The hooks of a session; those of a subagent's are its user's, too."""
+    cwd = options.cwd.resolve()
+
+    def record(row: DecisionRow) -> None:
+        store.record(emitter.session_id, JournalBatch(decisions=[row]))
+
+    parts = HookParts(
+        cwd=cwd,
+        project=options.subtask.walls[0] if options.subtask is not None else cwd,
+        is_task=options.subtask is not None,
+        environ=child_environ(options.environ),
+        emitter=emitter,
+        mask=masker.mask_value,
+        mode=mode,
+        record=record,
+    )
+    return Hooks(options.extensions.hooks, parts)
+
+
+def new_facts(options: SessionOptions, mode: str, transcript: Transcript) -> str:
+    """The facts message if it differs from the last one; the compact profile has none."""
+    if options.client.info.profile is Profile.COMPACT:
+        return ""
+    found = facts(options.cwd.resolve(), mode, date.today())
+    return "" if found == transcript.facts else found
 
 
 def running_jobs(jobs: JobTable) -> list[str]:

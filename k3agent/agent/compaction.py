@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from k3agent.agent import digest
 from k3agent.agent.context import Context
 from k3agent.agent.emitter import Emitter
+from k3agent.agent.hooks import Hooks
 from k3agent.agent.markers import mentions_marker
 from k3agent.agent.options import Receipt
 from k3agent.agent.policies import MANUAL, MIN_ROOM_TOKENS, CompactionPolicy
@@ -65,6 +66,7 @@ class CompactorParts:
     profile: Profile
     jobs: Callable[[], list[str]]
     mask: Callable[[str], str]
+    hooks: Hooks
 
 
 class Compactor:
@@ -157,6 +159,8 @@ class Compactor:
         if cut == 0:
             return "there is nothing that could be left out"
         before = context.num_tokens(view)
+        names = ("manual" if cause == MANUAL else "auto", cause)
+        await parts.hooks.run("PreCompact", names, trigger=names[0], cause=cause, tokens_before=before)
         summary, method, cost = await self._summary(turn, view, cut, limit, may_ask=may_ask)
         head = self._head(summary, messages[: len(messages) - len(view) + cut], limit)
         row = CompactionRow(
@@ -207,6 +211,9 @@ class Compactor:
             "cost_usd": row.cost_usd,
         }
         self._parts.receipt.compactions.append({**same, "kept": row.num_kept, "dropped": row.num_dropped})
+        told = {**same, "trigger": "manual" if row.cause == MANUAL else "auto", "cause": row.cause}
+        told.update(kept=row.num_kept, dropped=row.num_dropped, compact_summary=row.summary)
+        self._parts.hooks.start("PostCompact", (told["trigger"], row.cause), **told)
         self._parts.emitter.emit(Compacted, **same, num_kept=row.num_kept, num_dropped=row.num_dropped)
 
     # --- what is kept -------------------------------------------------------------------------------------

@@ -14,18 +14,21 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from k3agent import codec
 from k3agent.agent.approvals import Approvals
 from k3agent.agent.arguments import ArgumentsInvalid, parse_object, validate
+from k3agent.agent.callhooks import Call, after_call, before_call, overruled
+from k3agent.agent.callparts import access_dict, side_by_side
 from k3agent.agent.changes import FileChanges
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.git_marks import git_marks
-from k3agent.agent.hashes import UNKNOWN_CONTENT, file_hashes
+from k3agent.agent.hashes import file_hashes, really_changed
+from k3agent.agent.hooks import Hooks
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
-from k3agent.agent.permissions import Action, Permissions
+from k3agent.agent.permissions import Action, Permissions, Verdict
 from k3agent.agent.remarks import Remarks
 from k3agent.agent.repetition import RepetitionPolicy, digest
 from k3agent.agent.results import circle_of, cut, fenced
@@ -39,7 +42,7 @@ from k3agent.providers.base import Profile
 from k3agent.store.blobs import BlobStore
 from k3agent.store.records import CallRow, CallState, DecisionRow, JournalBatch
 from k3agent.store.sessions import SessionStore
-from k3agent.types import ImagePart, JsonObject, Message, SessionId, TextPart, ToolCall, ToolResult
+from k3agent.types import ImagePart, Message, SessionId, TextPart, ToolCall, ToolResult
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Access, Args, Planning, Question, Tool, ToolContext
@@ -63,8 +66,11 @@ class _Prepared:
     note: str
     access: Access
     hashes: dict[str, str] = field(default_factory=dict)
-    # The arguments that ran, when the user changed them; the call itself stays as the model wrote it.
+    # The arguments that ran, when somebody changed them; the call itself stays as the model wrote it.
     edited: str = ""
+    edited_by: str = "the user"
+    # What hooks had to say before it ran.
+    hooked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +109,7 @@ class Workbench:
     subagents: SubagentParts
     safekeeping: Safekeeping | None
     plan: Callable[[str], Planning]
+    hooks: Hooks
 
 
 class Dispatcher:
@@ -134,7 +141,7 @@ class Dispatcher:
                 if len(group) == 1:
                     await self._one(message, group[0])
                 else:
-                    await _side_by_side([self._one(message, call) for call in group])
+                    await side_by_side([self._one(message, call) for call in group])
         except asyncio.CancelledError:
             self._close(message, f"{NOT_RUN}{self.interrupt_reason}.", CallState.INTERRUPTED)
             raise
@@ -221,7 +228,7 @@ class Dispatcher:
             tool=call.name,
             arguments=self._bench.masker.mask(prepared.edited) or call.arguments,
             state=CallState.STARTED,
-            access=self._bench.masker.mask_value(_access_dict(prepared.access)),
+            access=self._bench.masker.mask_value(access_dict(prepared.access)),
             hashes=prepared.hashes,
         )
         self._batch.starts.append(start)
@@ -229,7 +236,26 @@ class Dispatcher:
             batch, self._batch = self._batch, JournalBatch()
             self._bench.store.record(self._bench.session_id, batch)
         self._bench.emitter.emit(CallStarted, call_id=call.id, tool=call.name)
-        return await self._effect(prepared)
+        ending = await self._effect(prepared)
+        seen, is_error = self._as_hooks_see(prepared), ending.is_error
+        said = await after_call(self._bench.hooks, seen, ending.text, ending.files, is_error=is_error)
+        text = "\n".join(part for part in (ending.text, prepared.hooked, said) if part)
+        return dataclasses.replace(ending, text=text)
+
+    def _as_hooks_see(self, prepared: _Prepared) -> Call:
+        call, cwd = prepared.call, self._bench.ctx.cwd
+        return Call(id=call.id, tool=call.name, args=prepared.args, access=prepared.access, cwd=cwd)
+
+    async def _verdict(self, prepared: _Prepared) -> Verdict:
+        """What hooks, rules and the mode say; a hook may have changed the call first."""
+        bench, call = self._bench, prepared.call
+        outcome, arguments = await before_call(bench.hooks, self._as_hooks_see(prepared))
+        prepared.hooked = f"[a hook of the user's says: {outcome.context}]" if outcome.context else ""
+        if arguments is not None:
+            problem = self._change(prepared, codec.dump(arguments), "a hook")
+            if problem:
+                return Verdict(action=Action.DENY, reason=problem, by="hook")
+        return overruled(bench.permissions.judge(call.name, prepared.access), outcome)
 
     async def _keep_files(self, message: Message, prepared: _Prepared, summary: str) -> str | None:
         """Save what the call may change, for `undo`. Why it must not run unsaved, or None."""
@@ -275,7 +301,9 @@ class Dispatcher:
         reason.
         """
         bench, call = self._bench, prepared.call
-        verdict = bench.permissions.judge(call.name, prepared.access)
+        verdict = await self._verdict(prepared)
+        if prepared.edited:
+            summary = bench.masker.mask(prepared.tool.describe(prepared.args))
         action, reason, by = verdict.action, verdict.reason, verdict.by
         if action is Action.ASK:
             rules = () if verdict.by == "protection" else rules_for(call.name, prepared.access, bench.ctx.cwd)
@@ -284,7 +312,7 @@ class Dispatcher:
             if answer is not None:
                 action, by = Action.DENY, "user"
                 if answer.decision is Decision.ALLOW:
-                    problem = self._change(prepared, answer.arguments)
+                    problem = self._change(prepared, answer.arguments, "the user")
                     action = Action.DENY if problem else Action.ALLOW
                     reason = problem or f"the user said allow ({reason})"
                 else:
@@ -318,18 +346,19 @@ class Dispatcher:
             found = f"[it would fail: {error}]"
         return self._bench.masker.mask(found)
 
-    def _change(self, prepared: _Prepared, arguments: str | None) -> str:
-        """Take over arguments that the user has changed; why that is not possible, or nothing."""
+    def _change(self, prepared: _Prepared, arguments: str | None, by: str) -> str:
+        """Take over arguments that somebody has changed; why that is not possible, or nothing."""
         if arguments is None or arguments == prepared.call.arguments:
             return ""
         try:
             changed = self._prepare(dataclasses.replace(prepared.call, arguments=arguments))
         except (ArgumentsInvalid, ToolError) as error:
-            return f"the user's change of the call cannot be used: {error}"
+            return f"the change of the call by {by} cannot be used: {error}"
         verdict = self._bench.permissions.judge(prepared.call.name, changed.access)
         if verdict.action is Action.DENY:
             return verdict.reason
         prepared.args, prepared.access, prepared.edited = changed.args, changed.access, arguments
+        prepared.edited_by = by
         return ""
 
     async def _effect(self, prepared: _Prepared) -> _Ending:
@@ -378,12 +407,12 @@ class Dispatcher:
         if prepared.note:
             text += f"\n[the arguments were not valid JSON and were repaired: {prepared.note}]"
         if prepared.edited:
-            text += f"\n[the user changed this call before it ran; what ran: {prepared.edited}]"
+            text += f"\n[{prepared.edited_by} changed this call before it ran; what ran: {prepared.edited}]"
         return _Ending(
             state=CallState.DONE,
             text=text,
             images=output.images,
-            files=self._really_changed(output.files, prepared.hashes),
+            files=really_changed(output.files, prepared.hashes, bench.ctx.cwd),
             duration_s=time.monotonic() - started,
             exit_code=output.data.get("exit_code"),
         )
@@ -394,15 +423,6 @@ class Dispatcher:
         busy = {job.output for job in ctx.jobs.background.values() if job.ended is None}
         if any(path not in busy for path in ctx.output_dir.glob("output-*.txt")):
             await asyncio.to_thread(self._bench.masker.mask_files, ctx.output_dir, busy)
-
-    def _really_changed(self, files: tuple[str, ...], before: Mapping[str, str]) -> tuple[str, ...]:
-        """`files` without those that hold the same bytes as before the call."""
-        now = file_hashes([Path(path) for path in before])
-        equal = {
-            path for path, value in now.items() if value == before[path] and value not in UNKNOWN_CONTENT
-        }
-        cwd = self._bench.ctx.cwd
-        return tuple(path for path in files if str((cwd / path).resolve()) not in equal)
 
     # --- the end of a call --------------------------------------------------------------------------------
 
@@ -473,19 +493,3 @@ class Dispatcher:
         news = {path: value for path, value in seen.items() if self._known_files.get(path) != value}
         self._known_files.update(news)
         return news
-
-
-async def _side_by_side(calls: list[Any]) -> None:
-    """All to their end, also when one fails or the turn is cancelled; then the first failure is raised."""
-    for outcome in await asyncio.gather(*calls, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
-
-
-def _access_dict(access: Access) -> JsonObject:
-    return {
-        "reads": [str(path) for path in access.reads],
-        "writes": [str(path) for path in access.writes],
-        "runs": access.runs,
-        "connects": list(access.connects),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MAX_HASHED_BYTES = 64 * 1024 * 1024
@@ -31,3 +31,10 @@ def file_hashes(paths: Sequence[Path]) -> dict[str, str]:
         except OSError:
             found[str(path)] = "unread"
     return found
+
+
+def really_changed(files: Sequence[str], before: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
+    """`files`, relative to `cwd`, without those that hold the same bytes as in `before`."""
+    now = file_hashes([Path(path) for path in before])
+    equal = {path for path, value in now.items() if value == before[path] and value not in UNKNOWN_CONTENT}
+    return tuple(path for path in files if str((cwd / path).resolve()) not in equal)

@@ -16,6 +16,7 @@ from k3agent.agent.compaction import Compactor
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher
 from k3agent.agent.emitter import Emitter
+from k3agent.agent.hooks import Hooks
 from k3agent.agent.options import Receipt
 from k3agent.agent.policies import CLOSING_OUTPUT_TOKENS, COMPACT_STEPS, LimitPolicy, LimitReached
 from k3agent.agent.repetition import RepetitionPolicy
@@ -24,6 +25,7 @@ from k3agent.agent.transcript import Transcript
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.events import CheckEnded, Noticed, TurnOutcome
 from k3agent.providers.base import Profile
+from k3agent.safety.fencing import fence
 from k3agent.store.records import CallRow
 from k3agent.types import Finish, Message, Origin, Role
 
@@ -41,6 +43,8 @@ CUT_CALL = (
     f"{CUT} before it was complete, so nothing of it was run. If you were making a call, make it again with"
     " less in it, for example a long file in several parts; think no longer than needed."
 )
+STOP_HOOK = "A hook of the user's, a script that runs when you are done, says that you are not. It says:"
+MAX_STOP_HOOKS = 3
 CLOSING = (
     "{detail}. This is your last answer in this run; tools are no longer run. Report in a few"
     " sentences what is done."
@@ -68,6 +72,7 @@ class TurnParts:
     compactor: Compactor
     stepper: Stepper
     dispatcher: Dispatcher
+    hooks: Hooks
     limits: LimitPolicy
     repetition: RepetitionPolicy
     emitter: Emitter
@@ -150,6 +155,9 @@ class TurnLoop:
     def _before(self) -> TurnEnd | None:
         """Limits, and what has to be said before the next model call."""
         parts = self._parts
+        if parts.hooks.stop_reason:
+            detail, parts.hooks.stop_reason = parts.hooks.stop_reason, ""
+            return TurnEnd(outcome=TurnOutcome.INTERRUPTED, detail=f"a hook ended the turn: {detail}")
         reached = parts.limits.before_step(is_first=self._num_steps == 0)
         if reached is not None and not reached.is_closing:
             return TurnEnd(outcome=reached.outcome, detail=reached.detail)
@@ -280,7 +288,7 @@ class TurnLoop:
         parts = self._parts
         failed = await self._failed_checks()
         if not failed:
-            return TurnEnd(outcome=TurnOutcome.SUCCESS)
+            return await self._stop_hooks()
         end = TurnEnd(outcome=TurnOutcome.CHECKS_FAILED, detail=checks.named(failed))
         if self._closing is not None or self._parts.transcript.num_said(checks.HEAD) >= parts.check_retries:
             return end
@@ -288,6 +296,21 @@ class TurnLoop:
             return end
         parts.transcript.add(parts.transcript.harness(parts.mask(checks.failure_text(failed))))
         # What the check said is new: looking at the same things again is no circle.
+        parts.repetition.restart()
+        return None
+
+    async def _stop_hooks(self) -> TurnEnd | None:
+        """The good end, unless a hook has the model go on: a limited number of times."""
+        parts = self._parts
+        said = parts.transcript.num_said(STOP_HOOK)
+        is_open = self._closing is None and said < MAX_STOP_HOOKS and parts.limits.may_step()
+        leaf = parts.transcript.leaf
+        reason = await parts.hooks.stopping("" if leaf is None else leaf.text, is_again=said > 0)
+        if not reason or not is_open or parts.profile is Profile.COMPACT:
+            return TurnEnd(outcome=TurnOutcome.SUCCESS)
+        parts.transcript.add(
+            parts.transcript.harness(f"{STOP_HOOK}\n\n{fence(parts.mask(reason), 'a hook')}")
+        )
         parts.repetition.restart()
         return None
 

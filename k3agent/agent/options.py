@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from k3agent.agent.extensions import NO_EXTENSIONS, Extensions, load_extensions
 from k3agent.agent.instructions import checks_in, find_instructions
 from k3agent.config.settings import Settings
 from k3agent.providers.base import ModelClient
@@ -112,6 +113,7 @@ class SessionOptions:
     snapshots: bool = True
     # Puts others in the place of tools, as an editor does for those that work on files.
     adapt_tools: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    extensions: Extensions = NO_EXTENSIONS
 
     @classmethod
     def from_settings(
@@ -166,6 +168,7 @@ class SessionOptions:
                 fan_out_tokens=settings.tasks_fan_out_tokens,
             ),
             snapshots=settings.snapshots == "on",
+            extensions=load_extensions(cwd.resolve(), environ, home, has_hooks=settings.hooks == "on"),
         )
 
 

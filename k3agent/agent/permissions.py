@@ -244,15 +244,24 @@ class Permissions:
         check_rules(mode, (*allow, *deny))
         self.mode = Mode(mode)
         self.territory = territory
-        self._allow = tuple(Rule.parse(text) for text in allow)
+        self._lasting = tuple(Rule.parse(text) for text in allow)
+        self._for_turn: tuple[Rule, ...] = ()
         self._deny = tuple(Rule.parse(text) for text in deny)
 
     def set_mode(self, mode: str) -> None:
         check_rules(mode, ())
         self.mode = Mode(mode)
 
+    @property
+    def _allow(self) -> tuple[Rule, ...]:
+        return (*self._lasting, *self._for_turn)
+
     def add_allow(self, rule: str) -> None:
-        self._allow = (*self._allow, Rule.parse(rule))
+        self._lasting = (*self._lasting, Rule.parse(rule))
+
+    def allow_for_turn(self, rules: tuple[str, ...]) -> None:
+        """Until this is called again."""
+        self._for_turn = tuple(map(Rule.parse, rules))
 
     def judge(self, tool: str, access: Access) -> Verdict:
         """The verdict over all that the call would touch. Nobody opens protected places to a subagent."""

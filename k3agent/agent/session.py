@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from k3agent.agent import building, resume
-from k3agent.agent import context as ctx_texts
 from k3agent.agent.approvals import Answer, Approvals
 from k3agent.agent.check_files import CheckFiles
 from k3agent.agent.compaction import Compactor, CompactorParts
@@ -21,31 +19,32 @@ from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.loop import TurnParts, reports_only
 from k3agent.agent.masking import Masker, start_sweep
+from k3agent.agent.opening import Opening, OpeningParts
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions
 from k3agent.agent.planning import Planner
 from k3agent.agent.policies import CompactionPolicy
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.safekeeping import Safekeeping, restore_notices
+from k3agent.agent.sessionview import SessionView
 from k3agent.agent.step import Stepper
 from k3agent.agent.subagent import SubagentParts
 from k3agent.agent.tasks import load_todo
-from k3agent.agent.transcript import History, Transcript, new_session_id
+from k3agent.agent.transcript import Transcript, new_session_id
 from k3agent.agent.turns import TurnRunner, TurnTime
 from k3agent.agent.undo import Undo
 from k3agent.errors import K3AgentError
 from k3agent.events import AnyEvent, Decision, Noticed, TurnEnded, TurnOutcome, TurnStarted
-from k3agent.providers.base import ModelInfo, Profile
+from k3agent.providers.base import ModelInfo
 from k3agent.safety.environment import child_environ
 from k3agent.store import blobs
 from k3agent.store.database import SessionLock
 from k3agent.store.records import StoredSession
 from k3agent.store.sessions import SessionStore
-from k3agent.types import ImagePart, Message, MessageId, Role, SessionId, ToolSpec
+from k3agent.types import ImagePart, MessageId, Role, SessionId, ToolSpec
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import ToolContext
-    from k3agent.tools.sandbox.base import Sandbox
 
 __all__ = ["NO_LIMITS", "Limits", "Receipt", "Session", "SessionOptions"]
 
@@ -56,7 +55,7 @@ GO_ON = "Go on with the task from where you stopped."
 MIN_RESULT_CHARS = 4_000
 
 
-class Session:
+class Session(SessionView):
     """Made by `create`, `resume` or `fork`. Not thread-safe: one event loop, one turn at a time."""
 
     def __init__(
@@ -68,6 +67,7 @@ class Session:
         self.receipt = Receipt()
         self.permission_mode = options.permission_mode
         self.specs: tuple[ToolSpec, ...] = stored.tools
+        self.commands = options.extensions.commands
         self._options = options
         self._store, self._lock = store, lock
         self._cwd = options.cwd.resolve()
@@ -101,23 +101,15 @@ class Session:
         self._limits = building.limit_policy(options, self.id, self.receipt, self._elapsed_s)
         self._stepper.may_step = self._limits.may_step
         self._tool_ctx = self._build_tool_context()
+        self._hooks = building.session_hooks(
+            options, self._emitter, self._masker, store, lambda: self.permission_mode
+        )
         self._bench = self._build_bench()
         turn_time = TurnTime(limit_s=options.limits.max_time_s, elapsed_s=self._elapsed_s)
         self._turns = TurnRunner(self._bench, turn_time, self._turn_parts)
-        compactor_parts = CompactorParts(
-            store=store,
-            transcript=self._transcript,
-            context=self._context,
-            stepper=self._stepper,
-            emitter=self._emitter,
-            receipt=self.receipt,
-            policy=CompactionPolicy(options.compact_at, self.info.prices),
-            profile=self.info.profile,
-            jobs=lambda: building.running_jobs(self._jobs),
-            mask=self._masker.mask,
-        )
-        self.compactor = Compactor(compactor_parts)
-        self._warnings = list(stored.warnings)
+        self.compactor = self._build_compactor()
+        self._opening = self._build_opening()
+        self._warnings = [*stored.warnings, *(() if options.subtask else options.extensions.warnings)]
 
     # --- making one ---------------------------------------------------------------------------------------
 
@@ -229,7 +221,36 @@ class Session:
             safekeeping=Safekeeping(options.home, self.id, territory) if options.snapshots else None,
             subagents=self._subagents(permissions),
             plan=Planner(self._store, self._transcript, self._approvals, self._emitter).for_call,
+            hooks=self._hooks,
         )
+
+    def _build_opening(self) -> Opening:
+        parts = OpeningParts(
+            transcript=self._transcript,
+            hooks=self._hooks,
+            permissions=self._bench.permissions,
+            extensions=self._options.extensions,
+            profile=self.info.profile,
+            facts=lambda: building.new_facts(self._options, self.permission_mode, self._transcript),
+            is_task=self._options.subtask is not None,
+        )
+        return Opening(parts)
+
+    def _build_compactor(self) -> Compactor:
+        parts = CompactorParts(
+            store=self._store,
+            transcript=self._transcript,
+            context=self._context,
+            stepper=self._stepper,
+            emitter=self._emitter,
+            receipt=self.receipt,
+            policy=CompactionPolicy(self._options.compact_at, self.info.prices),
+            profile=self.info.profile,
+            jobs=lambda: building.running_jobs(self._jobs),
+            mask=self._masker.mask,
+            hooks=self._hooks,
+        )
+        return Compactor(parts)
 
     def _subagents(self, permissions: Permissions) -> SubagentParts:
         async def open_child(options: SessionOptions, child: SessionId) -> Session:
@@ -252,49 +273,21 @@ class Session:
 
     # --- what front ends do -------------------------------------------------------------------------------
 
-    @property
-    def messages(self) -> Sequence[Message]:
-        """The whole conversation. Its newest part is in memory, the rest is read when it is asked for."""
-        return History(self._transcript)
-
-    @property
-    def tool_names(self) -> tuple[str, ...]:
-        return tuple(spec.name for spec in self.specs)
-
-    @property
-    def sandbox(self) -> Sandbox:
-        return self._tool_ctx.sandbox
-
-    @property
-    def draft(self) -> str | None:
-        """What a killed process had received of an answer (JSON); it is no part of the conversation."""
-        return self._store.draft(self.id)
-
-    @property
-    def has_open_turn(self) -> bool:
-        """A killed process left the last turn without an end: `continue_turn` goes on with it."""
-        last = self._store.last_turn(self.id)
-        return last is not None and last.outcome is None
-
     def subscribe(self, reader: Callable[[AnyEvent], None]) -> None:
         """`reader` is called synchronously with every event from now on, and must be quick."""
         self._emitter.subscribe(reader)
         for warning in self._warnings:
             self._emitter.emit(Noticed, level="warning", text=warning)
         self._warnings = []
+        self._opening.begin()
 
     async def submit(self, text: str, images: Sequence[ImagePart] = ()) -> TurnEnded:
-        """One user turn to its end. Raises K3AgentError when a turn is running already."""
+        """One user turn to its end. Raises BlockedError when a hook of the user's stops the prompt."""
         self._check_idle()
         self._close_open_turn()
         transcript = self._transcript
         text = building.without_secrets(text, self._masker, self._emitter)
-        opening: list[Message] = []
-        facts = self._new_facts()
-        if facts:
-            opening.append(transcript.harness(facts))
-        parent: MessageId | None = opening[-1].id if opening else None
-        opening.append(transcript.user(text, images, parent=parent))
+        opening = await self._opening.messages(text, images)
         turn = self._store.start_turn(self.id, opening, title=building.title_of(text))
         self._emitter.emit(TurnStarted, prompt=text)
         for message in opening:
@@ -338,17 +331,13 @@ class Session:
     @property
     def is_running(self) -> bool:
         """Whether a turn runs."""
-        return self._turns.is_busy
-
-    @property
-    def compacts_at(self) -> int | None:
-        """The size in tokens at which the context is made short; None: never by itself."""
-        return self.compactor.limit
+        return self._turns.is_busy or self._opening.is_busy
 
     def interrupt(self, reason: str) -> None:
         """End the running turn: what has arrived is kept, open calls get results that say so. Safe at any
         time.
         """
+        self._opening.interrupt()
         self._turns.interrupt(reason)
 
     @property
@@ -388,23 +377,6 @@ class Session:
         self._check_idle()
         return Undo(self._store, self.id)
 
-    @property
-    def todo(self) -> Sequence[dict[str, Any]]:
-        """The model's steps: {text, status}; status is pending, active or done."""
-        return tuple(self._tool_ctx.todo)
-
-    @property
-    def jobs(self) -> Sequence[Any]:
-        """Background commands (tools/jobs.py)."""
-        return tuple(self._jobs.background.values())
-
-    async def kill_job(self, job_id: str) -> None:
-        """End a background command and all that it started. Raises ToolError for an unknown id."""
-        job = self._jobs.find(job_id)
-        if job.ended is None:
-            job.note = "killed"
-            await self._jobs.end(job)
-
     def answer(
         self, call_id: str, decision: Decision, *, arguments: str | None = None, reason: str = ""
     ) -> None:
@@ -424,7 +396,10 @@ class Session:
 
     async def aclose(self) -> None:
         """End the running turn and all background jobs, free the lock. The client stays its owner's."""
+        self._opening.interrupt()
         await self._turns.end("the session is closed")
+        await self._opening.aclose()
+        await self._hooks.aclose("other")
         await self._jobs.aclose()
         self._tool_ctx.sandbox.close()
         self._masker.mask_files(self._tool_ctx.output_dir, ())
@@ -434,18 +409,11 @@ class Session:
     # --- a turn -------------------------------------------------------------------------------------------
 
     def _check_idle(self) -> None:
-        if self._turns.is_busy:
+        if self._turns.is_busy or self._opening.is_busy:
             raise K3AgentError(f"session {self.id} is in a turn already; wait for it or interrupt it")
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started
-
-    def _new_facts(self) -> str:
-        """The facts message if it differs from the last one; the compact profile has none."""
-        if self.info.profile is Profile.COMPACT:
-            return ""
-        facts = ctx_texts.facts(self._cwd, self.permission_mode, date.today())
-        return "" if facts == self._transcript.facts else facts
 
     def _close_open_turn(self) -> None:
         """A turn that was left open and is not continued: its calls get results, without running anything."""
@@ -468,6 +436,7 @@ class Session:
             compactor=self.compactor,
             stepper=self._stepper,
             dispatcher=dispatcher,
+            hooks=self._hooks,
             limits=self._limits,
             repetition=repetition,
             emitter=self._emitter,

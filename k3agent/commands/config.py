@@ -13,9 +13,9 @@ from k3agent.config.paths import (
     REPOSITORY_FOLDER,
     data_home,
     repository_configs,
-    repository_folder,
     user_config,
 )
+from k3agent.config.places import trust_folder
 from k3agent.config.settings import PROVIDER_SPECS, SPECS, Settings, load_settings
 from k3agent.config.trust import covered, set_trust
 from k3agent.errors import ConfigError
@@ -120,13 +120,14 @@ def _config_trust(argv: Sequence[str]) -> int:
     parser = Parser("config trust", "Obey this repository's configuration, as it is now.")
     parser.add_argument("--revoke", action="store_true", help="take the trust back")
     args = parser.parse(argv)
-    folder = repository_folder(Path.cwd())
-    if folder is None:
+    folder = trust_folder(Path.cwd())
+    files = covered(folder)
+    if not files and not folder.is_dir():
         raise ConfigError(
             f"there is no {REPOSITORY_FOLDER} folder from {Path.cwd()} up to the repository's root"
         )
     if not args.revoke:
-        for path in covered(folder):
+        for path in files:
             text = path.read_text(encoding="utf-8", errors="replace")
             print(clean(f"--- {path}\n{text}"))
     set_trust(data_home(os.environ), folder, is_trusted=not args.revoke)

@@ -81,6 +81,7 @@ class Settings:
     snapshots: str = _setting(
         "str", "on", "save files before each call with effects, for `k3agent undo`", choices=("off", "on")
     )
+    hooks: str = _setting("str", "on", "run the scripts that hooks.json names", choices=("off", "on"))
     append_system_prompt: str = _setting("str", "", "text added to the system prompt")
     limits_max_turns: int | None = _setting("int", None, "model calls of one run", minimum=1)
     limits_max_tokens: int | None = _setting("int", None, "tokens of one run, input and output", minimum=1)

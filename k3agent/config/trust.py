@@ -25,7 +25,7 @@ COVERED = (
     "agents",
     "commands",
 )
-BESIDE = (".mcp.json",)
+BESIDE = (".mcp.json", ".claude/commands", ".claude/skills")
 # More than this is nothing that somebody has read before trusting it.
 MAX_FILES = 2_000
 MAX_BYTES = 64 * 1024 * 1024

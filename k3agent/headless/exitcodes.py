@@ -5,7 +5,14 @@ from __future__ import annotations
 import signal
 from enum import IntEnum
 
-from k3agent.errors import ConfigError, K3AgentError, ProviderError, ProviderErrorKind, SandboxError
+from k3agent.errors import (
+    BlockedError,
+    ConfigError,
+    K3AgentError,
+    ProviderError,
+    ProviderErrorKind,
+    SandboxError,
+)
 from k3agent.events import TurnOutcome
 
 
@@ -58,6 +65,8 @@ def code_of_error(error: BaseException) -> ExitCode:
         return _BY_PROVIDER_KIND.get(error.kind, ExitCode.ERROR)
     if isinstance(error, ConfigError):
         return ExitCode.CONFIG
+    if isinstance(error, BlockedError):
+        return ExitCode.BLOCKED
     if isinstance(error, SandboxError):
         return ExitCode.NO_SANDBOX
     return ExitCode.ERROR
@@ -67,7 +76,7 @@ def outcome_of_error(error: BaseException) -> TurnOutcome:
     if isinstance(error, ProviderError):
         is_overflow = error.kind is ProviderErrorKind.OVERFLOW
         return TurnOutcome.CONTEXT if is_overflow else TurnOutcome.PROVIDER
-    return TurnOutcome.EXECUTION
+    return TurnOutcome.PERMISSION if isinstance(error, BlockedError) else TurnOutcome.EXECUTION
 
 
 def code_of_turn(outcome: TurnOutcome, error: K3AgentError | None, signum: int | None) -> ExitCode:

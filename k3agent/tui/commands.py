@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from k3agent.tui.theme import PALETTES
 from k3agent.tui.widgets.completion import Candidate
 
 if TYPE_CHECKING:
+    from k3agent.agent.commands import CustomCommand
     from k3agent.agent.session import Session
     from k3agent.tui.screens.chatkeys import ChatKeys
 
@@ -185,19 +186,23 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-def command_candidates(word: str) -> list[Candidate]:
-    """Commands whose name or help holds `word`: first the one of that name, then those that begin with it."""
+def command_candidates(word: str, custom: Mapping[str, CustomCommand] | None = None) -> list[Candidate]:
+    """Commands whose name or help holds `word`: first the one of that name, then those that begin with it.
+    `custom`: those from files, after the UI's own.
+    """
     low = word.lower()
+    known = {name: (command.help, command.takes) for name, command in COMMANDS.items()}
+    for name, command in (custom or {}).items():
+        known.setdefault(name, (command.description, command.hint))
     names = sorted(
-        (name for name, command in COMMANDS.items() if low in name or (len(low) > 2 and low in command.help)),
-        key=lambda name: (name != low, not name.startswith(low), low not in name),
+        (name for name, (help, _) in known.items() if low in name or (len(low) > 2 and low in help.lower())),
+        key=lambda name: (name not in COMMANDS, name != low, not name.startswith(low), low not in name),
     )
     width = max((len(name) for name in names), default=0)
     return [
         Candidate(
-            f"/{name}{' ' if COMMANDS[name].takes else ''}",
-            f"/{name:<{width}}",
-            COMMANDS[name].help + (f"  ({COMMANDS[name].takes})" if COMMANDS[name].takes else ""),
+            f"/{name}{' ' if takes else ''}", f"/{name:<{width}}", help + (f"  ({takes})" if takes else "")
         )
         for name in names
+        for help, takes in (known[name],)
     ]

@@ -10,7 +10,9 @@ import shlex
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual import work
 
@@ -22,6 +24,9 @@ from k3agent.tui.widgets.completion import Candidate, CompletionList
 from k3agent.tui.widgets.message import UserBlock
 from k3agent.tui.widgets.prompt import Prompt
 from k3agent.tui.widgets.toolcall import ToolBlock
+
+if TYPE_CHECKING:
+    from k3agent.agent.commands import CustomCommand
 
 MAX_SHELL_BYTES = 200_000
 MENTION = re.compile(r'@(?:"([^"\n]+)"|([^\s"]+))')
@@ -59,7 +64,7 @@ class TypingChat(AnsweringChat):
             if command is not None:
                 self.run_command(command, rest.strip())
                 return
-            if re.fullmatch(r"[a-z-]+", name):
+            if re.fullmatch(r"[a-z-]+", name) and name not in self._custom:
                 self.notice(f"unknown command /{name}; / shows all", "warning")
                 return
         self.say(text, is_steer=event.is_steer)
@@ -102,6 +107,11 @@ class TypingChat(AnsweringChat):
 
     # --- completion ---
 
+    @property
+    def _custom(self) -> Mapping[str, CustomCommand]:
+        """Commands from files; none while another process runs the session."""
+        return {} if self.driver.own is None else self.driver.own.commands
+
     def take_key(self, key: str) -> bool:
         """Keys of the open completion list."""
         if not self.completion.is_shown or not self._is_list_fresh():
@@ -125,7 +135,7 @@ class TypingChat(AnsweringChat):
         """
         word = self.prompt.current_word()
         if word != self._offered_for:
-            self._offer(word, command_candidates(word[1:]) if word.startswith("/") else [])
+            self._offer(word, command_candidates(word[1:], self._custom) if word.startswith("/") else [])
         return self.completion.is_shown
 
     def _offer(self, word: str, candidates: list[Candidate]) -> None:
@@ -154,7 +164,7 @@ class TypingChat(AnsweringChat):
             # Typed on since; the newer word has a message of its own.
             return
         if word.startswith("/"):
-            self._offer(word, command_candidates(word[1:]))
+            self._offer(word, command_candidates(word[1:], self._custom))
         elif word.startswith("@"):
             self._find_files(word[1:])
         else:

@@ -1,0 +1,261 @@
+"""The user's scripts around steps and calls: JSON on standard input, exit codes and JSON as the answer.
+
+A hook is the user's own program and runs outside of the sandbox, without secrets in its environment. What it
+prints is data. A hook that fails, hangs or prints nonsense is told of and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from k3agent.agent.emitter import Emitter
+from k3agent.agent.hashes import file_hashes
+from k3agent.agent.hookanswer import HookFailed, Outcome, merged, read_answer
+from k3agent.config.hookfiles import Hook
+from k3agent.events import AnyEvent, ApprovalAsked, Noticed
+from k3agent.store.records import DecisionRow
+
+MAX_OUTPUT_BYTES = 1 << 20
+MAX_WRITTEN_BYTES = 1 << 26
+MAX_SUBJECT = 200
+LOOK_EVERY_S = 0.5
+# How long hooks of a session's end may keep it, and those in the background after that.
+END_LIMIT_S = 1.5
+# What other agents call the modes.
+MODES = {"plan": "plan", "default": "default", "accept-edits": "acceptEdits", "auto": "auto"}
+
+_WORD = re.compile(r"[\w./~+@%-]+")
+_PROJECT = re.compile(r"\$\{?(?:CLAUDE|K3AGENT)_PROJECT_DIR\}?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookParts:
+    """What hooks are told and where they run. `is_task`: it is a subagent's session; `project` is the user's
+    own workspace, also where the subagent works in a copy of it. `mode` gives the permission mode of now;
+    `record` keeps a decision; `mask` takes secrets out of JSON values.
+    """
+
+    cwd: Path
+    project: Path
+    is_task: bool
+    environ: Mapping[str, str]
+    emitter: Emitter
+    mask: Callable[[Any], Any]
+    mode: Callable[[], str]
+    record: Callable[[DecisionRow], None]
+
+
+class Hooks:
+    """The hooks of one session."""
+
+    def __init__(self, hooks: Sequence[Hook], parts: HookParts) -> None:
+        self._hooks = tuple(hooks)
+        self._parts = parts
+        self._background: set[asyncio.Task[None]] = set()
+        # What runs outside of the sandbox must be what it was before the model could write.
+        self._scripts = {hook: file_hashes(self._scripts_of(hook)) for hook in self._hooks}
+        # Set by a hook that wants the whole turn to end; the loop takes it.
+        self.stop_reason = ""
+        if self.has("Notification"):
+            parts.emitter.subscribe(self._notify)
+
+    def has(self, event: str) -> bool:
+        return any(hook.event == event for hook in self._hooks)
+
+    async def run(self, event: str, names: Sequence[str] = (), **fields: Any) -> Outcome:
+        """Run the hooks for `event` that fit one of `names`, side by side, and wait for them. Never fails."""
+        waited: list[Hook] = []
+        for hook in self._fitting(event, names):
+            if hook.is_async:
+                self._later(hook, self._payload(event, fields))
+            else:
+                waited.append(hook)
+        if not waited:
+            return Outcome()
+        payload = self._payload(event, fields)
+        outcomes = await asyncio.gather(*(self._one(hook, payload) for hook in waited))
+        outcome = merged(outcomes)
+        if outcome.message:
+            self._tell("info", f"A hook for {event} says: {outcome.message}")
+        if outcome.stop and event != "UserPromptSubmit":
+            self.stop_reason = outcome.stop
+        return outcome
+
+    def start(self, event: str, names: Sequence[str] = (), **fields: Any) -> None:
+        """Run the hooks in the background: they can decide nothing."""
+        for hook in self._fitting(event, names):
+            self._later(hook, self._payload(event, fields))
+
+    async def stopping(self, text: str, *, is_again: bool) -> str:
+        """The model says that it is done, in these words. Why it is not, or ''. `is_again`: it was told so
+        before in this turn.
+        """
+        event = "SubagentStop" if self._parts.is_task else "Stop"
+        if not self.has(event):
+            return ""
+        outcome = await self.run(event, stop_hook_active=is_again, last_assistant_message=text)
+        if not outcome.is_denial or self.stop_reason:
+            self.stop_reason = ""
+            return ""
+        self.note(event, outcome, text[:MAX_SUBJECT])
+        return outcome.reason
+
+    def note(self, event: str, outcome: Outcome, subject: str, call_id: str = "") -> None:
+        """Keep a decision that is not about whether a call may run, beside those that are."""
+        reason = f"{outcome.by}: {outcome.reason or outcome.stop}"
+        self._parts.record(
+            DecisionRow(
+                call_id=call_id,
+                tool=event,
+                subject=subject,
+                action=outcome.decision or "deny",
+                reason=reason,
+                by="hook",
+            )
+        )
+
+    async def aclose(self, reason: str) -> None:
+        """The end of the session, for which its hooks have a moment; what still runs then is ended."""
+        self.start("SessionEnd", (reason,), reason=reason)
+        if not self._background:
+            return
+        await asyncio.wait(self._background, timeout=END_LIMIT_S)
+        for task in tuple(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    # --- one hook -----------------------------------------------------------------------------------------
+
+    def _fitting(self, event: str, names: Sequence[str]) -> list[Hook]:
+        return [hook for hook in self._hooks if hook.event == event and hook.fits(names)]
+
+    def _payload(self, event: str, fields: Mapping[str, Any]) -> bytes:
+        parts = self._parts
+        mode = parts.mode()
+        common = {
+            "session_id": parts.emitter.session_id,
+            "cwd": str(parts.cwd),
+            "permission_mode": MODES.get(mode, mode),
+            "hook_event_name": event,
+        }
+        return json.dumps({**common, **parts.mask(dict(fields))}, ensure_ascii=False, default=str).encode()
+
+    def _later(self, hook: Hook, payload: bytes) -> None:
+        task = asyncio.create_task(self._unwaited(hook, payload))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _unwaited(self, hook: Hook, payload: bytes) -> None:
+        outcome = await self._one(hook, payload)
+        said = outcome.message or (outcome.reason if outcome.is_denial else "")
+        if said:
+            self._tell("info", f"A hook for {hook.event} says: {said}")
+
+    def _scripts_of(self, hook: Hook) -> list[Path]:
+        """Files of the workspace that the command names."""
+        project = self._parts.project
+        command = _PROJECT.sub(str(project), hook.command)
+        words = _WORD.findall(command)
+        with contextlib.suppress(ValueError):
+            words += [word.strip(";|&()<>") for word in shlex.split(command)]
+        # Relative names are those of the folder in which the hook runs.
+        paths = {(self._parts.cwd / word).resolve() for word in words}
+        roots = (project, self._parts.cwd)
+        return sorted(path for path in paths if path.is_file() and any(map(path.is_relative_to, roots)))
+
+    def _check_scripts(self, hook: Hook) -> None:
+        before = self._scripts[hook]
+        changed = [
+            path
+            for path, value in file_hashes([Path(path) for path in before]).items()
+            if value != before[path]
+        ]
+        if changed:
+            raise HookFailed(f"{', '.join(changed)} was changed in this session; start a new one to run it")
+
+    async def _one(self, hook: Hook, payload: bytes) -> Outcome:
+        try:
+            self._check_scripts(hook)
+            exit_code, stdout, stderr = await self._process(hook, payload)
+            mask = self._parts.mask
+            return read_answer(hook.event, hook.command, exit_code, mask(stdout), mask(stderr))
+        except HookFailed as failure:
+            why = str(failure)
+        except OSError as error:
+            why = f"it could not be started: {error.strerror or error}"
+        self._tell("warning", f"The hook `{hook.command}` for {hook.event} counts for nothing: {why}.")
+        return Outcome()
+
+    async def _process(self, hook: Hook, payload: bytes) -> tuple[int, str, str]:
+        """(exit code, standard output, standard error). Files and no pipes: neither a hook that does not
+        read nor a child that it leaves behind can make the session wait.
+        """
+        parts = self._parts
+        with (
+            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
+            given.write(payload)
+            given.seek(0)
+            process = await asyncio.create_subprocess_exec(
+                *("/bin/sh", "-c", hook.command),
+                cwd=parts.cwd,
+                env=self._environ(),
+                stdin=given,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+            try:
+                await _ended(process, hook.timeout_s, (out, err))
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+            return process.returncode or 0, _text_of(out), _text_of(err)
+
+    def _environ(self) -> dict[str, str]:
+        folder = str(self._parts.project)
+        return {**self._parts.environ, "K3AGENT_PROJECT_DIR": folder, "CLAUDE_PROJECT_DIR": folder}
+
+    def _tell(self, level: str, text: str) -> None:
+        self._parts.emitter.emit(Noticed, level=level, text=text)
+
+    def _notify(self, event: AnyEvent) -> None:
+        if not isinstance(event, ApprovalAsked):
+            return
+        kind = "elicitation_dialog" if event.tool == "ask" else "permission_prompt"
+        text = event.summary if event.tool == "ask" else f"k3agent needs your permission: {event.summary}"
+        self.start("Notification", (kind,), message=text, title="k3agent", notification_type=kind)
+
+
+async def _ended(process: asyncio.subprocess.Process, limit_s: float, files: Sequence[IO[bytes]]) -> None:
+    """Wait for the shell itself. Raises HookFailed where it must be ended."""
+    end = time.monotonic() + limit_s
+    while True:
+        left = end - time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), max(0.0, min(left, LOOK_EVERY_S)))
+            return
+        if left <= LOOK_EVERY_S:
+            raise HookFailed(f"it did not end within {limit_s:g} s")
+        if sum(os.fstat(file.fileno()).st_size for file in files) > MAX_WRITTEN_BYTES:
+            raise HookFailed(f"it wrote more than {MAX_WRITTEN_BYTES >> 20} MB")
+
+
+def _text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace")
