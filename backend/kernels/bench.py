@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -96,9 +97,7 @@ def environment(device: torch.device) -> dict[str, str]:
     """The versions and the device that a table belongs to."""
     found = {"device": gpu_name(device), "torch": torch.__version__, "python": sys.version.split()[0]}
     if has_triton():
-        import triton  # pyright: ignore[reportMissingImports]  # an optional package
-
-        found["triton"] = triton.__version__
+        found["triton"] = version("triton")
     return found
 
 

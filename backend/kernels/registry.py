@@ -20,6 +20,7 @@ from k3agent.backend.kernels.reference import (
     gated_act,
     kda_chunk,
     kda_gate,
+    kda_layer,
     kda_short,
     kda_step,
     mla,
@@ -39,6 +40,8 @@ CHOICES = (AUTO, TRITON, REFERENCE)
 """What a user may ask for. AUTO takes Triton on a GPU, for operations where it was measured to be faster."""
 
 _IN_TRITON: dict[str, str] = {
+    "kda_decode": "kda_decode:kda_decode",
+    "kda_prefill": "kda_prefill:kda_prefill",
     "moe_experts": "moe_experts:moe_experts",
     "route": "router:route",
 }
@@ -49,7 +52,9 @@ _table: dict[str, dict[str, Kernel]] = {
     "causal_conv": {REFERENCE: causal_conv.causal_conv},
     "causal_conv_step": {REFERENCE: causal_conv.causal_conv_step},
     "kda_chunk": {REFERENCE: kda_chunk.kda_chunk},
+    "kda_decode": {REFERENCE: kda_layer.kda_layer},
     "kda_gate": {REFERENCE: kda_gate.kda_gate},
+    "kda_prefill": {REFERENCE: kda_layer.kda_layer},
     "kda_short": {REFERENCE: kda_short.kda_short},
     "kda_step": {REFERENCE: kda_step.kda_step},
     "mla_absorbed": {REFERENCE: mla.mla_absorbed},

@@ -30,6 +30,8 @@ class Tables:
     """[1], rows in use; rows behind it are padding, and need no expert."""
     longest: int
     """No sequence has more tokens in this step: known to the host, fixed in a graph."""
+    exports: Tensor | None = None
+    """[T], the slot that receives the state after this row as well, or -1 (`kernels.arguments.StepTables`)."""
 
     @property
     def is_decode(self) -> bool:

@@ -1,0 +1,208 @@
+"""KDA within chunks: all that does not need the state, for every chunk and head at once.
+
+A program has one chunk of 64 tokens of one head. It convolves, normalises and gates, scores keys and
+queries with keys, inverts I + diag(beta) A, and leaves five tiles from which kda_prefill walks the states:
+    W = T (beta k exp(L)),  U = T (beta v),  Q = q exp(L),  K = k exp(L_end - L),  B: scores of q with k
+with T the inverse and L the running sum of log decays. No exponent is positive beyond what a bounded gate
+keeps small: rows of two halves of a block are scored relative to the border between them, sizes halving.
+Arithmetic as in kernels.reference.kda_chunk.
+"""
+
+import triton
+import triton.language as tl
+
+from k3agent.backend.kernels.triton.kda_parts import convolve, log_decay, sigmoid, unit_rows
+
+
+@triton.jit
+def dot(a, b, PRECISION: tl.constexpr):
+    """Matrix product with fp32 sums; PRECISION says what becomes of the factors."""
+    if PRECISION == "bf16":
+        c = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
+    else:
+        c = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
+    return c
+
+
+@triton.jit
+def _running_decay(
+    z_ptr, z_stride, bias_ptr, a_log_ptr, head, rows, valid, inner, in_head, lower_bound,
+    HEAD_DIM: tl.constexpr, BOUNDED: tl.constexpr,
+):  # fmt: skip
+    """Running sum of the log decay over the rows of the chunk; rows behind the end do not decay."""
+    at = head * HEAD_DIM + inner
+    mask = valid[:, None] & in_head[None, :]
+    z = tl.load(z_ptr + rows.to(tl.int64)[:, None] * z_stride + at[None, :], mask=mask, other=0.0).to(
+        tl.float32
+    )
+    z += tl.load(bias_ptr + at, mask=in_head, other=0.0)[None, :]
+    a = tl.exp(tl.load(a_log_ptr + head))
+    return tl.cumsum(tl.where(mask, log_decay(z, a, lower_bound, BOUNDED), 0.0), axis=0)
+
+
+@triton.jit
+def _scores_across(
+    q, k, L, l_ptr, SIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, PREC: tl.constexpr
+):
+    """Scores of the upper half with the lower half of each block of 2*SIZE rows, zero elsewhere."""
+    index = tl.arange(0, CHUNK)
+    part = index // SIZE
+    is_upper = part % 2 == 1
+    # the last row of the lower half, seen from either half
+    border = tl.where(is_upper, part * SIZE - 1, part * SIZE + SIZE - 1)
+    reference = tl.load(l_ptr + border[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :])
+    exponent = tl.where(is_upper[:, None], L - reference, reference - L)
+    decay = tl.exp(tl.minimum(exponent, 0.0))
+    keys = k * decay
+    pairs = is_upper[:, None] & (part[:, None] == part[None, :] + 1)
+    A = tl.where(pairs, dot(keys, tl.trans(keys), PREC), 0.0)
+    B = tl.where(pairs, dot(q * decay, tl.trans(keys), PREC), 0.0)
+    return A, B
+
+
+@triton.jit
+def _scores(
+    q, k, L, l_ptr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, SAFE: tl.constexpr,
+    PREC: tl.constexpr,
+):  # fmt: skip
+    """A (keys with earlier keys) and B (queries with keys up to their own), [CHUNK, CHUNK]."""
+    index = tl.arange(0, CHUNK)
+    A = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
+    B = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
+    # halves of 32, 16, and without a safe bound on the gate also 8, 4, 2, 1
+    for step in tl.static_range(2 if SAFE else 6):
+        A_across, B_across = _scores_across(q, k, L, l_ptr, CHUNK >> (step + 1), CHUNK, BLOCK, PREC)
+        A += A_across
+        B += B_across
+    if SAFE:
+        # within a tile 8 rows of the bound are e^40: far inside fp32
+        middle = index // TILE * TILE + TILE // 2
+        offset = L - tl.load(l_ptr + middle[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :])
+        fallen = tl.trans(k * tl.exp(-offset))
+        rise = tl.exp(offset)
+        same = index[:, None] // TILE == index[None, :] // TILE
+        A += tl.where(same & (index[:, None] > index[None, :]), dot(k * rise, fallen, PREC), 0.0)
+        B += tl.where(same & (index[:, None] >= index[None, :]), dot(q * rise, fallen, PREC), 0.0)
+    else:
+        B += tl.where(index[:, None] == index[None, :], tl.sum(q * k, axis=1)[:, None], 0.0)
+    return A, B
+
+
+@triton.jit
+def _load_block(
+    m_ptr, row, column, CHUNK: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, TRIANGLE: tl.constexpr
+):
+    """A square block of the matrix in memory; TRIANGLE: tiles above the diagonal count as zero."""
+    index = tl.arange(0, SIZE)
+    at = (row + index)[:, None] * CHUNK + (column + index)[None, :]
+    if TRIANGLE:
+        block = tl.load(m_ptr + at, mask=index[:, None] // TILE >= index[None, :] // TILE, other=0.0)
+    else:
+        block = tl.load(m_ptr + at)
+    return block
+
+
+@triton.jit
+def _merge(m_ptr, begin, CHUNK: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, PREC: tl.constexpr):
+    """With two blocks on the diagonal inverted in place, replace what is below the first by its part of the
+    inverse of both: minus second inverse, block, first inverse."""
+    index = tl.arange(0, SIZE)
+    first = _load_block(m_ptr, begin, begin, CHUNK, SIZE, TILE, True)
+    second = _load_block(m_ptr, begin + SIZE, begin + SIZE, CHUNK, SIZE, TILE, True)
+    below = _load_block(m_ptr, begin + SIZE, begin, CHUNK, SIZE, TILE, False)
+    merged = -dot(second, dot(below, first, PREC), PREC)
+    tl.debug_barrier()
+    tl.store(m_ptr + (begin + SIZE + index)[:, None] * CHUNK + (begin + index)[None, :], merged)
+
+
+@triton.jit
+def _invert(M, m_ptr, CHUNK: tl.constexpr, TILE: tl.constexpr, PREC: tl.constexpr):
+    """The inverse of I + M, M below the diagonal, in memory: tiles of 16 by substitution, then merged."""
+    index = tl.arange(0, CHUNK)
+    tl.store(m_ptr + index[:, None] * CHUNK + index[None, :], M)
+    tl.debug_barrier()
+    TILES: tl.constexpr = CHUNK // TILE
+    tile, row = tl.arange(0, TILES), tl.arange(0, TILE)
+    corner = tile * (TILE * CHUNK + TILE)
+    inverse = tl.zeros((TILES, TILE, TILE), dtype=tl.float32)
+    for i in range(1, TILE):
+        line = -tl.load(m_ptr + corner[:, None] + i * CHUNK + row[None, :])
+        line += tl.sum(line[:, :, None] * inverse, axis=1)
+        inverse = tl.where((row == i)[None, :, None], line[:, None, :], inverse)
+    inverse = tl.where((row[:, None] == row[None, :])[None, :, :], 1.0, inverse)
+    at = corner[:, None, None] + row[None, :, None] * CHUNK + row[None, None, :]
+    tl.debug_barrier()
+    tl.store(m_ptr + at, inverse)
+    tl.debug_barrier()
+    for begin in tl.static_range(0, CHUNK, 2 * TILE):
+        _merge(m_ptr, begin, CHUNK, TILE, TILE, PREC)
+    tl.debug_barrier()
+    _merge(m_ptr, 0, CHUNK, 2 * TILE, TILE, PREC)
+    tl.debug_barrier()
+    return _load_block(m_ptr, 0, 0, CHUNK, CHUNK, TILE, True)
+
+
+@triton.jit
+def _put(ptr, tile, at):
+    tl.store(ptr + at, tile.to(ptr.dtype.element_ty))
+
+
+@triton.jit
+def chunk_kernel(
+    x_ptr, x_stride, z_ptr, z_stride, beta_ptr, beta_stride, tails_ptr, taps_ptr, a_log_ptr, bias_ptr,
+    cu_ptr, slots_ptr, has_state_ptr, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, m_ptr, l_ptr,
+    lower_bound, l2_eps, scale, most_short,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
+    TAPS: tl.constexpr, BOUNDED: tl.constexpr, SAFE: tl.constexpr, SCORES: tl.constexpr, SOLVE: tl.constexpr,
+    APPLY: tl.constexpr,
+):  # fmt: skip
+    """Grid: heads, chunks of a sequence, sequences; those of at most `most_short` tokens are left out."""
+    head, number, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    start, stop = tl.load(cu_ptr + sequence), tl.load(cu_ptr + sequence + 1)
+    if (stop - start <= most_short) | (start + number * CHUNK >= stop):
+        return
+    rows = start + number * CHUNK + tl.arange(0, CHUNK)
+    valid = rows < stop
+    inner = tl.arange(0, BLOCK)
+    in_head = inner < HEAD_DIM
+    place = ((start // CHUNK + sequence + number).to(tl.int64) * HEADS + head) * CHUNK
+    at = place * BLOCK + tl.arange(0, CHUNK)[:, None] * BLOCK + inner[None, :]
+    square = place * CHUNK + tl.arange(0, CHUNK)[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+
+    L = _running_decay(
+        z_ptr,
+        z_stride,
+        bias_ptr,
+        a_log_ptr,
+        head,
+        rows,
+        valid,
+        inner,
+        in_head,
+        lower_bound,
+        HEAD_DIM,
+        BOUNDED,
+    )
+    tl.store(l_ptr + at, L)
+    WIDTH: tl.constexpr = 3 * HEADS * HEAD_DIM
+    tail_ptr = tails_ptr + tl.load(slots_ptr + sequence).to(tl.int64) * ((TAPS - 1) * WIDTH)
+    keeps = tl.load(has_state_ptr + sequence)
+    own = head * HEAD_DIM + inner
+    q = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
+    q = unit_rows(q, l2_eps) * scale
+    own += HEADS * HEAD_DIM
+    k = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
+    k = unit_rows(k, l2_eps)
+    tl.debug_barrier()
+    A, B = _scores(q, k, L, l_ptr + place * BLOCK, CHUNK, BLOCK, TILE, SAFE, SCORES)
+    _put(b_ptr, B, square)
+    _put(q_ptr, q * tl.exp(L), at)
+    end = tl.load(l_ptr + place * BLOCK + (CHUNK - 1) * BLOCK + inner)
+    _put(k_ptr, k * tl.exp(end[None, :] - L), at)
+    beta = tl.load(beta_ptr + rows.to(tl.int64) * beta_stride + head, mask=valid, other=0.0).to(tl.float32)
+    beta = tl.where(valid, sigmoid(beta), 0.0)[:, None]
+    inverse = _invert(beta * A, m_ptr + place * CHUNK, CHUNK, TILE, SOLVE)
+    _put(w_ptr, dot(inverse, beta * k * tl.exp(L), APPLY), at)
+    own += HEADS * HEAD_DIM
+    v = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
+    _put(u_ptr, dot(inverse, beta * v, APPLY), at)

@@ -1,0 +1,255 @@
+"""KDA over many tokens: chunks in parallel (kda_chunk), then a walk over them with the state in registers.
+
+Every result of a sequence depends on its own tokens and on how far they lie behind its first token in the
+step, and on nothing else: a prefill in pieces that begin at multiples of 64 tokens gives the same bits as one
+in a single piece, alone or with others, if no piece is as short as SHORT. So configurations must not depend
+on the number of tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from k3agent.backend.kernels import pinned
+from k3agent.backend.kernels.arguments import CHUNK, SHORT, KdaCache, KdaInputs, KdaWeights, StepTables
+from k3agent.backend.kernels.gpu import gpu_name, is_interpreting
+from k3agent.backend.kernels.pinned import Row
+from k3agent.backend.kernels.triton.kda_chunk import chunk_kernel, dot
+from k3agent.backend.kernels.triton.kda_decode import recurrent
+from k3agent.backend.kernels.triton.kda_parts import gated_norm, move_tails
+
+TILE = 16
+_LEAST_DOT = 16
+
+pinned.pin(
+    "kda_prefill",
+    Row({
+        "scores": "tf32", "solve": "tf32x3", "apply": "tf32", "walk": "bf16", "chunk_warps": 8, "block_v": 64,
+        "walk_warps": 4, "walk_stages": 2, "norm_warps": 4,
+    }),
+    candidates={
+        "scores": ["tf32", "bf16"], "solve": ["tf32x3", "ieee"], "apply": ["tf32", "bf16"],
+        "walk": ["bf16", "tf32"], "chunk_warps": [4, 8], "block_v": [32, 64, 128], "walk_warps": [4, 8],
+        "walk_stages": [1, 2, 3], "norm_warps": [4],
+    },
+)  # fmt: skip
+
+
+@triton.jit
+def _norm_rows(
+    o, gate_ptr, gate_stride, norm_ptr, head, rows, valid, inner, in_head, eps, HEAD_DIM: tl.constexpr
+):
+    """The gated norm of one head at some rows."""
+    mask = valid[:, None] & in_head[None, :]
+    at = rows.to(tl.int64)[:, None] * gate_stride + (head * HEAD_DIM + inner)[None, :]
+    gate = tl.load(gate_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(norm_ptr + inner, mask=in_head, other=0.0)
+    return gated_norm(o, gate, weight, eps, HEAD_DIM)
+
+
+@triton.jit
+def _advance(
+    S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """One chunk: the state behind it, and what its rows read."""
+    tile = place * BLOCK + index[:, None] * BLOCK + inner[None, :]
+    narrow = place * BLOCK + index[:, None] * BLOCK + values_v[None, :]
+    update = tl.load(u_ptr + narrow).to(tl.float32) - dot(tl.load(w_ptr + tile), S, PREC)
+    o = dot(tl.load(q_ptr + tile), S, PREC)
+    scores = tl.load(b_ptr + place * CHUNK + index[:, None] * CHUNK + index[None, :])
+    o += dot(scores, update, PREC)
+    end = tl.load(l_ptr + place * BLOCK + (CHUNK - 1) * BLOCK + inner)
+    S = S * tl.exp(end)[:, None] + dot(tl.trans(tl.load(k_ptr + tile)), update, PREC)
+    return S, o
+
+
+@triton.jit
+def _store_rows(
+    o, y_ptr, gate_ptr, gate_stride, norm_ptr, head, rows, stop, values_v, in_v, eps,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Store the rows of a head, with the norm if they have all of it."""
+    valid = rows < stop
+    o = o.to(y_ptr.dtype.element_ty)
+    if WHOLE:
+        y = _norm_rows(
+            o.to(tl.float32),
+            gate_ptr,
+            gate_stride,
+            norm_ptr,
+            head,
+            rows,
+            valid,
+            values_v,
+            in_v,
+            eps,
+            HEAD_DIM,
+        )
+        o = y.to(y_ptr.dtype.element_ty)
+    at = rows.to(tl.int64)[:, None] * (HEADS * HEAD_DIM) + (head * HEAD_DIM + values_v)[None, :]
+    tl.store(y_ptr + at, o, mask=valid[:, None] & in_v[None, :])
+
+
+@triton.jit
+def _walk_kernel(
+    x_ptr, x_stride, gate_ptr, gate_stride, norm_ptr, y_ptr, tails_ptr, states_ptr,
+    cu_ptr, slots_ptr, has_state_ptr, exports_ptr, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, eps, most_short,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
+    CHUNK: tl.constexpr, TAPS: tl.constexpr, TAIL: tl.constexpr, EXPORTS: tl.constexpr, WHOLE: tl.constexpr,
+    PREC: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid: blocks of V, heads, sequences."""
+    head, sequence = tl.program_id(1), tl.program_id(2)
+    start, stop = tl.load(cu_ptr + sequence), tl.load(cu_ptr + sequence + 1)
+    if stop - start <= most_short:
+        return
+    slot, keeps = tl.load(slots_ptr + sequence), tl.load(has_state_ptr + sequence)
+    inner, index = tl.arange(0, BLOCK), tl.arange(0, CHUNK)
+    values_v = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    in_v = values_v < HEAD_DIM
+    square = (inner < HEAD_DIM)[:, None] & in_v[None, :]
+    STATE: tl.constexpr = HEADS * HEAD_DIM * HEAD_DIM
+    at_state = (head * HEAD_DIM + inner)[:, None] * HEAD_DIM + values_v[None, :]
+    state_ptr = states_ptr + slot.to(tl.int64) * STATE
+    S = tl.load(state_ptr + at_state, mask=square & (keeps != 0), other=0.0)
+    first = (start // CHUNK + sequence).to(tl.int64)
+    for number in tl.range(0, tl.cdiv(stop - start, CHUNK), num_stages=STAGES):
+        place = ((first + number) * HEADS + head) * CHUNK
+        S, o = _advance(
+            S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, CHUNK, BLOCK, PREC
+        )
+        _store_rows(
+            o, y_ptr, gate_ptr, gate_stride, norm_ptr, head, start + number * CHUNK + index, stop,
+            values_v, in_v, eps, HEADS, HEAD_DIM, WHOLE,
+        )  # fmt: skip
+        if EXPORTS:
+            end = start + (number + 1) * CHUNK
+            target = tl.load(exports_ptr + end - 1, mask=end <= stop, other=-1)
+            if target >= 0:
+                tl.store(states_ptr + target.to(tl.int64) * STATE + at_state, S, mask=square)
+                if tl.program_id(0) == 0:
+                    move_tails(
+                        x_ptr, x_stride, tails_ptr, slot, target, head, start, end, keeps,
+                        HEADS, HEAD_DIM, BLOCK, TAPS, TAIL,
+                    )  # fmt: skip
+    tl.store(state_ptr + at_state, S, mask=square)
+    if tl.program_id(0) == 0:
+        tl.debug_barrier()
+        move_tails(
+            x_ptr,
+            x_stride,
+            tails_ptr,
+            slot,
+            slot,
+            head,
+            start,
+            stop,
+            keeps,
+            HEADS,
+            HEAD_DIM,
+            BLOCK,
+            TAPS,
+            TAIL,
+        )
+
+
+@triton.jit
+def _norm_kernel(
+    gate_ptr, gate_stride, norm_ptr, y_ptr, cu_ptr, eps, most_short,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Grid: heads, chunks of a sequence, sequences. The gated norm in place in y."""
+    head, number, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    start, stop = tl.load(cu_ptr + sequence), tl.load(cu_ptr + sequence + 1)
+    if (stop - start <= most_short) | (start + number * CHUNK >= stop):
+        return
+    rows = start + number * CHUNK + tl.arange(0, CHUNK)
+    valid = rows < stop
+    inner = tl.arange(0, BLOCK)
+    in_head = inner < HEAD_DIM
+    mask = valid[:, None] & in_head[None, :]
+    at = rows.to(tl.int64)[:, None] * (HEADS * HEAD_DIM) + (head * HEAD_DIM + inner)[None, :]
+    o = tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    y = _norm_rows(o, gate_ptr, gate_stride, norm_ptr, head, rows, valid, inner, in_head, eps, HEAD_DIM)
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@dataclass
+class _Tiles:
+    """What the chunks leave for the walk, by chunk and head; chunks of one sequence follow each other."""
+
+    w: Tensor
+    u: Tensor
+    q: Tensor
+    k: Tensor
+    scores: Tensor
+    system: Tensor
+    decay: Tensor
+
+    @classmethod
+    def make(
+        cls, num_chunks: int, heads: int, block: int, dtype: torch.dtype, device: torch.device
+    ) -> "_Tiles":
+        def tiles(width: int, kind: torch.dtype) -> Tensor:
+            return torch.empty((num_chunks, heads, CHUNK, width), dtype=kind, device=device)
+
+        wide = torch.float32
+        four = [tiles(block, dtype) for _ in range(4)]
+        return cls(*four, tiles(CHUNK, dtype), tiles(CHUNK, wide), tiles(block, wide))
+
+
+def chunkwise(
+    inputs: KdaInputs, weights: KdaWeights, cache: KdaCache, tables: StepTables, y: Tensor, most_short: int
+) -> None:
+    """Advance the sequences of more than `most_short` tokens and write their rows of y, [T, H*V]."""
+    heads, dim, taps = weights.heads, weights.head_dim, weights.taps.shape[0]
+    values = pinned.pick("kda_prefill", gpu_name(y.device), heads=heads)
+    is_exact = inputs.qkv.dtype == torch.float32
+    is_plain = is_exact or is_interpreting()
+    """Triton's interpreter multiplies no bf16; what lies in memory is still rounded."""
+    walk = "ieee" if is_plain else values["walk"]
+    block = max(triton.next_power_of_2(dim), _LEAST_DOT)
+    num_sequences, most_chunks = tables.slots.shape[0], triton.cdiv(tables.longest, CHUNK)
+    tile_dtype = torch.bfloat16 if values["walk"] == "bf16" and not is_exact else torch.float32
+    t = _Tiles.make(y.shape[0] // CHUNK + num_sequences, heads, block, tile_dtype, y.device)
+    of_layer = {"HEADS": heads, "HEAD_DIM": dim, "BLOCK": block, "CHUNK": CHUNK}
+    precisions = {name.upper(): "ieee" if is_plain else values[name] for name in ("scores", "solve", "apply")}
+    of_step = (tables.cu_seqlens, tables.slots, tables.has_state)
+    x, gate = (inputs.qkv, inputs.qkv.stride(0)), (inputs.gate, inputs.gate.stride(0))
+    chunk_kernel[(heads, most_chunks, num_sequences)](
+        *x, inputs.z, inputs.z.stride(0), inputs.beta, inputs.beta.stride(0), cache.tails,
+        weights.taps, weights.A_log, weights.dt_bias, *of_step,
+        t.w, t.u, t.q, t.k, t.scores, t.system, t.decay,
+        weights.lower_bound or 0.0, weights.l2_eps, dim**-0.5, most_short,
+        TILE=TILE, TAPS=taps, BOUNDED=weights.lower_bound is not None, SAFE=weights.has_safe_gate, **of_layer,
+        **precisions, num_warps=values["chunk_warps"],
+    )  # fmt: skip
+    block_v = min(int(values["block_v"]), block)
+    exports = tables.cu_seqlens if tables.exports is None else tables.exports
+    _walk_kernel[(block // block_v, heads, num_sequences)](
+        *x, *gate, weights.norm, y, cache.tails, cache.states, *of_step, exports,
+        t.w, t.u, t.q, t.k, t.scores, t.decay, weights.norm_eps, most_short,
+        BLOCK_V=block_v, TAPS=taps, TAIL=triton.next_power_of_2(max(taps - 1, 1)), WHOLE=block_v == block,
+        EXPORTS=tables.exports is not None, PREC=walk, STAGES=values["walk_stages"],
+        num_warps=values["walk_warps"], **of_layer,
+    )  # fmt: skip
+    if block_v < block:
+        _norm_kernel[(heads, most_chunks, num_sequences)](
+            *gate, weights.norm, y, tables.cu_seqlens, weights.norm_eps, most_short,
+            num_warps=values["norm_warps"], **of_layer,
+        )  # fmt: skip
+
+
+def kda_prefill(inputs: KdaInputs, weights: KdaWeights, cache: KdaCache, tables: StepTables) -> Tensor:
+    """Advance all sequences, short ones token by token. Returns [T, H*V] in the activation dtype, before the
+    output projection; rows of padding are not written."""
+    y = torch.empty_like(inputs.z, memory_format=torch.contiguous_format)
+    # A sequence of one token may be anywhere in a step; the walk leaves it to the recurrence.
+    recurrent(inputs, weights, cache, tables, y, SHORT)
+    if tables.longest > SHORT:
+        chunkwise(inputs, weights, cache, tables, y, SHORT)
+    return y
