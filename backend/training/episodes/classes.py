@@ -71,7 +71,7 @@ def draw_class_sample(rng: random.Random, words: Words) -> ClassSample:
     """A class with a name of its own and its tests' results."""
     concept = rng.choice(class_concepts())
     name = rng.choice(concept.names)
-    if rng.random() < 0.4:
+    if rng.random() < 0.6:
         name = (
             rng.choice((name, concept.names[0])) + words.noun().capitalize()
             if rng.random() < 0.5

@@ -335,7 +335,7 @@ def param_names(concept: Concept, rng: random.Random, words: Words) -> dict[str,
     """Names for the parameters: the usual ones, or words that suit."""
     table: dict[str, str] = {}
     taken = {name for name, _ in concept.params} | _names_in(concept)
-    keep = rng.random() < 0.45
+    keep = rng.random() < 0.35
     for name, kind in concept.params:
         chosen = name
         if not keep:
@@ -369,8 +369,9 @@ def instantiate(
     """A function from a concept: names drawn, locals renamed, cases computed by running it."""
     params = {name: name for name, _ in concept.params} if keep_params else param_names(concept, rng, words)
     name = rng.choice(concept.names)
-    if rng.random() < 0.3 or name in words.used or name in RESERVED:
-        name = f"{name}_{rng.choice((words.noun(), plural(words.noun())))}"
+    if rng.random() < 0.5 or name in words.used or name in RESERVED:
+        ends = (words.noun(), plural(words.noun()), f"{words.adjective()}_{words.noun()}")
+        name = f"{name}_{rng.choice(ends)}"
     if name in words.used:
         return None
     own = concept.names[0]
@@ -449,7 +450,7 @@ def random_concept(rng: random.Random, words: Words, **options: Any) -> Func:
     while True:
         file = "natural.txt" if rng.random() < (0.7 if words.natural else NATURAL_SHARE) else "concepts.txt"
         file = "varied.txt" if rng.random() < VARIED_SHARE else file
-        keep = {"keep_params": True} if words.natural and rng.random() < 0.6 else {}
+        keep = {"keep_params": True} if words.natural and rng.random() < 0.4 else {}
         func = instantiate(rng.choice(concepts(file)), rng, words, **{**keep, **options})
         if func is not None:
             return func

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-OPEN_SHARE = 0.4
+OPEN_SHARE = 0.55
 """Of all words drawn for names, values and texts, the share that comes from here."""
 HELD_OUT_SHARE = 12
 """Of a hundred words, those that training never sees."""
@@ -34,6 +34,12 @@ FOLDERS = (
     "json",
 )
 FOLDERS += ("logging", "multiprocessing", "tkinter", "unittest", "urllib", "wsgiref", "xml/dom", "xml/sax")
+FOLDERS += ("ctypes", "curses", "dbm", "email/mime", "ensurepip", "pydoc_data", "re", "sqlite3", "tomllib")
+FOLDERS += ("venv", "xml/etree", "xmlrpc", "zoneinfo")
+NUMBERED = 0.05
+"""Of all open words, those that end in a number."""
+PROSE_WORDS = 0.6
+"""Of the library's words, those that stand in its sentences; the others are names in its code."""
 TAKEN = frozenset(
     {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *sys.stdlib_module_names}
     | set("conftest setup packaging pluggy pygments iniconfig pytest main self package func function".split())  # noqa: SIM905
@@ -41,6 +47,8 @@ TAKEN = frozenset(
 )
 """Names that a language, its library or a test runner keeps for itself."""
 PROSE = re.compile(r"(?:^|(?<=[.:;] ))[A-Z][A-Za-z0-9 ,()/+-]{16,88}(?:\.(?=\s|$)|$)")
+_PROSE_PART = re.compile(r'(?s:"""(?:.*?)""")|(?<=# ).*')
+_ENGLISH = re.compile(r"(?<![\w.(/<`'-])[a-z]{4,14}(?=[ ,;:.]\s|[ ,;]|\.$)")
 _WORD = re.compile(r"[a-z]{3,}")
 
 
@@ -81,16 +89,21 @@ def _sources() -> Iterator[str]:
 
 
 @cache
-def _library() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(words of several pieces, sentences) of the standard library."""
+def _library() -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+    """(words of several pieces, sentences, those words that stand in prose) of the standard library."""
     words: set[str] = set()
     sentences: set[str] = set()
+    prose: set[str] = set()
     for text in _sources():
         words.update(re.findall(r"[a-z]{4,14}", text.lower()))
         sentences.update(item.rstrip(".") for item in _documented(text))
+        for said in _PROSE_PART.findall(text):
+            prose.update(_ENGLISH.findall(said))
     vowels = re.compile(r"[aeiouy]")
-    good = (word for word in words if usable(word) and vowels.search(word) and not is_whole(word))
-    return tuple(sorted(good)), tuple(sorted(sentences))
+    good = tuple(
+        sorted(word for word in words if usable(word) and vowels.search(word) and not is_whole(word))
+    )
+    return good, tuple(sorted(sentences)), frozenset(prose & set(good))
 
 
 def _documented(text: str) -> Iterator[str]:
@@ -104,6 +117,12 @@ def _documented(text: str) -> Iterator[str]:
 def library_words(held_out: bool = False) -> tuple[str, ...]:
     """Words of one part; a word whose stem is held out is in neither part."""
     return tuple(word for word in _library()[0] if _part(word) == held_out)
+
+
+@cache
+def prose_words(held_out: bool = False) -> tuple[str, ...]:
+    """Those of the library's words that stand in its sentences: English, mostly."""
+    return tuple(word for word in library_words(held_out) if word in _library()[2])
 
 
 def _part(word: str) -> bool | None:
@@ -143,10 +162,19 @@ def _of_letters(rng: random.Random) -> str:
 
 def open_word(rng: random.Random, held_out: bool = False) -> str:
     """A word that no list has."""
+    word = _any_word(rng, held_out)
+    if len(word) < LONGEST - 2 and rng.random() < NUMBERED:
+        return f"{word}{rng.choice((rng.randint(2, 9), rng.randint(10, 99), 64, 256))}"
+    return word
+
+
+def _any_word(rng: random.Random, held_out: bool) -> str:
+    """Letters only: pieces, letters, or a word of the library."""
     roll = rng.random()
-    make: Callable[[random.Random], str] = _of_pieces if roll < 0.4 else _of_letters
-    if roll >= 0.6:
-        return rng.choice(library_words(held_out))
+    make: Callable[[random.Random], str] = _of_pieces if roll < 0.35 else _of_letters
+    if roll >= 0.5:
+        is_prose = rng.random() < PROSE_WORDS
+        return rng.choice(prose_words(held_out) if is_prose else library_words(held_out))
     while True:
         word = make(rng)
         if usable(word):

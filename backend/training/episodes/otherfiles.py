@@ -65,7 +65,7 @@ def json_file(rng: random.Random, words: Words) -> File:
             },
         }
         return "package.json", json.dumps(data, indent=indent) + "\n"
-    name = rng.choice(("config", "settings", words.noun(), f"{words.noun()}_config", "options", "defaults"))
+    name = rng.choice(("config", "settings", words.file_stem(), f"{words.noun()}_config", words.file_stem()))
     return f"{name}.json", json.dumps(settings(rng, words), indent=indent) + "\n"
 
 
@@ -138,7 +138,7 @@ def ini_file(rng: random.Random, words: Words) -> File:
 def env_file(rng: random.Random, words: Words) -> File:
     """Shell-style assignments; not named `.env`, which the tools take for secrets."""
     lines = [f"{words.constant()}={_value(rng, words)}" for _ in range(rng.randint(2, 5))]
-    return f"{words.noun()}.conf", "\n".join(lines) + "\n"
+    return f"{words.file_stem()}.conf", "\n".join(lines) + "\n"
 
 
 def bullets(rng: random.Random, words: Words, checkboxes: bool = False) -> list[str]:
@@ -205,7 +205,7 @@ def markdown_file(rng: random.Random, words: Words, names: list[str]) -> File:
             "CHANGELOG",
             "NOTES",
             words.noun(),
-            f"docs/{words.noun()}",
+            f"docs/{words.file_stem()}",
             "docs/guide",
         )
     )
@@ -216,20 +216,20 @@ def text_file(rng: random.Random, words: Words) -> File:
     """Plain lines, words or a table."""
     kind = rng.randrange(4)
     if kind == 0:
-        return f"{words.noun()}.txt", "\n".join(
+        return f"{words.file_stem()}.txt", "\n".join(
             words.phrase().capitalize() + "." for _ in range(rng.randint(2, 6))
         ) + "\n"
     if kind == 1:
         return f"{plural(words.noun())}.txt", "\n".join(words.noun() for _ in range(rng.randint(3, 9))) + "\n"
     if kind == 2:
         rows = [f"{words.noun()},{rng.randint(1, 500)},{words.adjective()}" for _ in range(rng.randint(2, 7))]
-        return f"{'data/' if rng.random() < 0.5 else ''}{plural(words.noun())}.csv", "\n".join(
+        return f"{'data/' if rng.random() < 0.5 else ''}{words.file_stem()}.csv", "\n".join(
             ["name,amount,kind", *rows]
         ) + "\n"
     levels = [
         f"{rng.choice(('INFO', 'WARNING', 'ERROR'))} {words.phrase()}" for _ in range(rng.randint(3, 8))
     ]
-    return f"{words.noun()}.log", "\n".join(levels) + "\n"
+    return f"{words.file_stem()}.log", "\n".join(levels) + "\n"
 
 
 def requirements(rng: random.Random, words: Words) -> File:
@@ -394,7 +394,7 @@ def css_file(rng: random.Random, words: Words) -> File:
             f"  color: {rng.choice(('red', '#333', 'black', '#0a7', 'white'))};",
         ]
         lines += [f"  {rng.choice(('margin', 'padding', 'width'))}: {rng.randint(1, 40)}px;", "}", ""]
-    return f"{rng.choice(('', 'static/', 'web/'))}{words.noun()}.css", "\n".join(lines[:-1]) + "\n"
+    return f"{rng.choice(('', 'static/', 'web/'))}{words.file_stem()}.css", "\n".join(lines[:-1]) + "\n"
 
 
 def html_file(rng: random.Random, words: Words) -> File:

@@ -146,6 +146,7 @@ class Player:
                 if not names:
                     return None
                 del session.messages[keep[0] :]
+                session.unlearned = {index for index in session.unlearned if index < keep[0]}
                 break
             if not ok:
                 return None

@@ -52,7 +52,7 @@ class Style:
     def draw(cls, rng: random.Random) -> "Style":
         """A random style; most are ordinary."""
         return cls(
-            naming="camel" if rng.random() < 0.08 else "snake",
+            naming="camel" if rng.random() < 0.13 else "snake",
             indent=rng.choice(("    ",) * 12 + ("  ", "\t")),
             quote=rng.choice("'\""),
             hints=rng.random() < 0.35,
@@ -231,7 +231,7 @@ def odd_const(rng: random.Random, words: Words, style: Style) -> Const:
 
 def draw_const(rng: random.Random, words: Words, style: Style) -> Const:
     """A constant with a typical value."""
-    if rng.random() < (0.6 if words.natural else 0.15) and (known := _natural_const(rng, words, style)):
+    if rng.random() < (0.4 if words.natural else 0.1) and (known := _natural_const(rng, words, style)):
         return known
     kind = rng.choice(("int", "int", "int", "float", "str", "str", "bool", "strs", "ints"))
     quote = style.quote

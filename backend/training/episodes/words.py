@@ -90,7 +90,7 @@ class Words:
         self.rng = rng
         self.natural = rng.random() < 0.5
         """Names as programs have them (users, orders, services) rather than any words of the language."""
-        self.open_share = OPEN_SHARE * rng.choice((0.0, 0.5, 1.0, 1.5, 2.0))
+        self.open_share = OPEN_SHARE * rng.choice((0.2, 0.7, 1.0, 1.4, 1.7))
         """The share of words without end; projects differ in it."""
         self.held_out = held_out
         self.part = part or ("held_out" if held_out else "train")
@@ -113,7 +113,7 @@ class Words:
 
     def verb(self) -> str:
         """A verb."""
-        if self.rng.random() < 0.6 and (word := self.open()) is not None:
+        if self.rng.random() < 0.75 and (word := self.open()) is not None:
             return word
         if self.natural and self.rng.random() < 0.9:
             return self.rng.choice(self._usual["NATURAL_VERBS"])
@@ -160,8 +160,10 @@ class Words:
             return [self.verb(), self.noun()]
         if kind < 0.65:
             return [self.verb(), self.adjective(), self.noun()]
-        if kind < 0.75:
+        if kind < 0.72:
             return [self.verb(), self.noun(), self.noun()]
+        if kind < 0.75:
+            return [self.verb(), self.adjective(), self.noun(), self.noun()]
         if kind < 0.83:
             return [self.noun(), self.noun()]
         if kind < 0.88:
@@ -263,6 +265,22 @@ class Words:
             lambda: name if (name := make()) not in STDLIB_CLASH | RESERVED else name + "_tools"
         )
 
+    def file_stem(self, ending: str = "") -> str:
+        """A file's name without extension: words with any separator where it is no code that is imported."""
+        rng, roll = self.rng, self.rng.random()
+        first, second = self.noun(), self.noun()
+        if ending == "py" or roll < 0.4:
+            return first if roll < 0.25 else f"{first}_{second}"
+        if roll < 0.7:
+            return f"{first}-{second}" if roll < 0.6 else f"{self.adjective()}-{first}-{second}"
+        if roll < 0.8:
+            return first + second.capitalize()
+        if roll < 0.88:
+            return f"{rng.randint(2019, 2030)}-{first}"
+        return rng.choice(
+            (f"{first}{rng.randint(1, 99)}", f"{first}.{second}", first.upper(), first.capitalize())
+        )
+
     def title(self) -> str:
         """Two to four words, first upper-case, as in a heading."""
         words = [self.adjective(), self.noun()] if self.rng.random() < 0.6 else [self.noun(), self.noun()]
@@ -317,8 +335,12 @@ class Words:
         """A short string as found in constants and settings."""
         rng = self.rng
         kind = rng.random()
-        if kind < 0.45:
+        if kind < 0.35:
             return self.noun()
+        if kind < 0.42:
+            return rng.choice(("-", "_", ".", "/", "")).join(self.noun() for _ in range(rng.choice((2, 3))))
+        if kind < 0.47:
+            return camel([self.verb(), self.adjective(), self.noun()])
         if kind < 0.6:
             return f"{self.adjective()}-{self.noun()}"
         if kind < 0.7:

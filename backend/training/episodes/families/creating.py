@@ -26,7 +26,7 @@ def new_path(ctx: Setting, ending: str, folder_share: float = 0.4) -> str:
     """A path where no file is."""
     rng, words = ctx.rng, ctx.words
     while True:
-        name = f"{words.noun()}{rng.choice(('', '', f'_{words.noun()}'))}.{ending}"
+        name = f"{words.file_stem(ending)}.{ending}"
         if rng.random() < folder_share:
             folders = ctx.facts.folders
             folder = rng.choice(folders) if folders and rng.random() < 0.7 else words.noun()

@@ -12,7 +12,7 @@ from k3agent.backend.training.episodes.families.moving import module_import, mov
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import GOALS, Setting
-from k3agent.backend.training.episodes.session import Outcome, Session
+from k3agent.backend.training.episodes.session import Outcome, Session, TooLong
 from k3agent.backend.training.episodes.words import Words
 
 NEW = (
@@ -42,7 +42,11 @@ def test_oracle_of_goal_is_accepted(player: Player, name: str) -> None:
             continue
         player.box.workspace.reset(project.files)
         player.box.new_session()
-        assert player.play(Session(player.box, rng, max_chars=10**6), plan), player.reasons
+        try:
+            accepted = player.play(Session(player.box, rng, max_chars=10**6), plan)
+        except TooLong:
+            continue  # drawn, but dropped: what was to fail happens to pass
+        assert accepted, player.reasons
         made += 1
         if made == 3:
             return
