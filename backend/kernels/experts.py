@@ -4,6 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+LEAST_SIDE = 16
+"""The smallest side of a tile that a matrix unit takes."""
+PLANES = 4
+"""Packed columns are taken apart into so many planes, of every fourth column each."""
+LARGEST_SCALE = 128
+"""Unpacking goes through 2^126 times the scale, which has no form in bf16 if it is larger."""
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -46,6 +53,18 @@ class ExpertStacks:
     @property
     def is_packed(self) -> bool:
         return self.w13_scale is not None
+
+    @property
+    def least_columns(self) -> int:
+        """The least that a tile has along a row of weights."""
+        return LEAST_SIDE * (PLANES if self.is_packed else 1)
+
+    def suit_matrix_unit(self) -> bool:
+        """Are shapes and scales such that grouped kernels are exact? Reads the scales: ask once."""
+        if self.inner % self.least_columns or self.width % self.least_columns:
+            return False
+        scales = (self.w13_scale, self.w2_scale)
+        return all(scale is None or int(scale.max()) <= LARGEST_SCALE for scale in scales)
 
     @property
     def bytes_each(self) -> int:

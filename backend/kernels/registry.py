@@ -26,6 +26,7 @@ from k3agent.backend.kernels.reference import (
     mla,
     moe,
     mxfp4,
+    rms_norm,
     router,
 )
 
@@ -43,7 +44,10 @@ _IN_TRITON: dict[str, str] = {
     "kda_decode": "kda_decode:kda_decode",
     "kda_prefill": "kda_prefill:kda_prefill",
     "moe_experts": "moe_experts:moe_experts",
+    "rms_norm": "rows:rms_norm",
     "route": "router:route",
+    "situ_glu": "rows:situ_glu",
+    "swiglu": "rows:swiglu",
 }
 """Operation to `module:function` below kernels.triton."""
 
@@ -61,6 +65,7 @@ _table: dict[str, dict[str, Kernel]] = {
     "mla_expanded": {REFERENCE: mla.mla_expanded, FUSED: sdpa.mla_expanded},
     "moe_experts": {REFERENCE: moe.moe_experts},
     "mxfp4_dequantise": {REFERENCE: mxfp4.mxfp4_dequantise},
+    "rms_norm": {REFERENCE: rms_norm.rms_norm},
     "route": {REFERENCE: router.route},
     "situ_glu": {REFERENCE: gated_act.situ_glu},
     "swiglu": {REFERENCE: gated_act.swiglu},

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError
+from k3agent.backend.kernels import registry
 from k3agent.backend.kernels.dtypes import wide_dtype
 from k3agent.backend.kernels.matvec import has_int8_kernel
 from k3agent.backend.model.attn_res import BlockStream, PlainStream, Site, Stream, attach_site
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch
 from k3agent.backend.model.kda import KDA
-from k3agent.backend.model.layers import GatedMLP, Linear, RMSNorm, parameter
+from k3agent.backend.model.layers import Accelerated, GatedMLP, Linear, RMSNorm, parameter
 from k3agent.backend.model.mla import MLA
 from k3agent.backend.model.moe import Experts, MoE
 from k3agent.backend.model.single import SinglePath, is_single, supports
@@ -77,7 +78,10 @@ class DecoderLayer(nn.Module):
         # Ranks sum before the stream: what reads it is not linear.
         stream.add(self._comm.all_reduce(self.self_attn(self.input_layernorm(h), step, cache)))
         h = self.post_attention_layernorm(stream.read(self.mlp_site))
-        stream.add(self.block_sparse_moe(h) if self.is_moe else self._comm.all_reduce(self.mlp(h)))
+        if self.is_moe:
+            stream.add(self.block_sparse_moe(h, step.num_rows))
+        else:
+            stream.add(self._comm.all_reduce(self.mlp(h)))
 
 
 class Decoder(nn.Module):
@@ -119,6 +123,7 @@ class K3ForCausalLM(nn.Module):
     quarter of the memory. `int8_decode` (fp32 on the CPU) reads the weights of one-token steps as int8 where
     that is exact, with activations rounded to bf16 (see kernels.matvec): more than twice the speed. `shard`
     makes this one of several ranks; `config` is then that of its layers, `whole_config` that of the model.
+    `kernels`, one of registry.CHOICES, says which implementations do the work.
     Weights come from `weights.load_model`; until then they hold nothing.
     """
 
@@ -131,8 +136,10 @@ class K3ForCausalLM(nn.Module):
         int8_decode: bool = False,
         shard: Shard | None = None,
         vision: bool = True,
+        kernels: str = registry.AUTO,
     ) -> None:
         super().__init__()
+        self._kernels = kernels
         self.shard = shard or Shard()
         self.whole_config, self.config, self.dtype = config, self.shard.local(config), dtype
         self.model = Decoder(self.config, dtype, packed_experts, self.shard)
@@ -205,8 +212,20 @@ class K3ForCausalLM(nn.Module):
         for module in self.modules():
             if isinstance(module, KDA):
                 module.finish_loading()
+        # what is kept in fp64 is there to compare with
+        kernels = registry.REFERENCE if self.dtype == torch.float64 else self._kernels
+        for module in self._accelerated():
+            module.choose_kernels(kernels, self.device)
         if self.shard.world == 1 and supports(self.dtype, self.device, self._packed_experts):
             self._single = self._single_path()
+
+    @property
+    def is_capturable(self) -> bool:
+        """Can a graph hold a step that comes with tables? Decided by the kernels of its layers."""
+        return self.shard.world == 1 and all(module.is_capturable for module in self._accelerated())
+
+    def _accelerated(self) -> Iterator[Accelerated]:
+        return (module for module in self.model.modules() if isinstance(module, Accelerated))
 
     def _single_path(self) -> SinglePath:
         decoder = self.model

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.kernels import registry
-from k3agent.backend.kernels.dtypes import wide_dtype
 
 
 def parameter(tensor: Tensor) -> nn.Parameter:
@@ -46,39 +45,63 @@ def fuse(owner: nn.Module, in_features: int, outs: dict[str, int], dtype: torch.
     return storage
 
 
-class RMSNorm(nn.Module):
+class Accelerated(nn.Module):
+    """A module some of whose operations have implementations for a GPU. It is made with those that come with
+    PyTorch; `choose_kernels` is called once its weights are loaded, and may read them."""
+
+    is_capturable: bool = False
+    """Does it keep the host out of a step that came with tables, so that a graph can hold it?"""
+
+    def choose_kernels(self, kernels: str, device: torch.device) -> None:
+        """Take the implementations that `kernels`, one of registry.CHOICES, asks for on this device."""
+        raise NotImplementedError
+
+
+class RMSNorm(Accelerated):
     """y = w * cast(x * rsqrt(mean(x^2) + eps)): statistics wide, the weight applied after the cast."""
+
+    is_capturable = True
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.weight = parameter(torch.empty(width, dtype=dtype))
         self.eps = eps
+        self._norm = registry.get("rms_norm")
+
+    def choose_kernels(self, kernels: str, device: torch.device) -> None:
+        self._norm = registry.choose("rms_norm", kernels, device)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(wide_dtype(x.dtype))
-        inverse_rms = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * inverse_rms).to(x.dtype) * self.weight
+        return self._norm(x, self.weight, self.eps)
 
 
-def gated_act(config: ModelConfig) -> Callable[[Tensor], Tensor]:
+def gated_act(
+    config: ModelConfig, kernels: str = registry.REFERENCE, device: torch.device | str = "cpu"
+) -> Callable[[Tensor], Tensor]:
     """The activation of all MLPs, from [..., 2*I] (gate, then up) to [..., I]."""
     if config.hidden_act == "situ":
-        situ_glu = registry.get("situ_glu")
+        situ_glu = registry.choose("situ_glu", kernels, device)
         betas = config.activation_situ_beta, config.activation_situ_linear_beta
         return lambda gate_up: situ_glu(*gate_up.chunk(2, dim=-1), *betas)
-    swiglu = registry.get("swiglu")
+    swiglu = registry.choose("swiglu", kernels, device)
     return lambda gate_up: swiglu(*gate_up.chunk(2, dim=-1))
 
 
-class GatedMLP(nn.Module):
+class GatedMLP(Accelerated):
     """down_proj(f(gate_proj(x), up_proj(x)))."""
+
+    is_capturable = True
 
     def __init__(self, config: ModelConfig, inner_width: int, dtype: torch.dtype) -> None:
         super().__init__()
         width = config.hidden_size
+        self._config = config
         self.gate_up = fuse(self, width, {"gate_proj": inner_width, "up_proj": inner_width}, dtype)
         self.down_proj = Linear(inner_width, width, dtype)
         self._act = gated_act(config)
+
+    def choose_kernels(self, kernels: str, device: torch.device) -> None:
+        self._act = gated_act(self._config, kernels, device)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(self._act(F.linear(x, self.gate_up)))

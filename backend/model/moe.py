@@ -15,15 +15,18 @@ from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels import registry
 from k3agent.backend.kernels.dtypes import wide_dtype
+from k3agent.backend.kernels.experts import Activation, ExpertStacks
 from k3agent.backend.kernels.reference.mxfp4 import GROUP
-from k3agent.backend.model.layers import GatedMLP, Linear, RMSNorm, gated_act, parameter
+from k3agent.backend.model.layers import Accelerated, GatedMLP, Linear, RMSNorm, gated_act, parameter
 from k3agent.backend.parallel.shard import Shard
 
 FEW_TOKENS = 64
 
 
-class Gate(nn.Module):
+class Gate(Accelerated):
     """The router: scores of all experts in full precision, and the bias that balances the choice."""
+
+    is_capturable = True
 
     def __init__(self, config: ModelConfig, num_experts: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -37,13 +40,25 @@ class Gate(nn.Module):
             "scaling": config.routed_scaling_factor,
         }
         self._route = registry.get("route")
+        self._narrow: Tensor | None = None
+        """The weight in bf16, where that is the same and there is a product with a wide result."""
+
+    def choose_kernels(self, kernels: str, device: torch.device) -> None:
+        self._route = registry.choose("route", kernels, device)
+        if device.type == "cuda" and self.weight.dtype == torch.float32:
+            narrow = self.weight.bfloat16()
+            self._narrow = narrow.t() if torch.equal(narrow.float(), self.weight) else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        logits = F.linear(x.to(self.weight.dtype), self.weight)
+        if self._narrow is not None and x.dtype == torch.bfloat16:
+            # products of bf16 are exact in fp32, in which they are summed here as well
+            logits = torch.mm(x, self._narrow, out_dtype=torch.float32)
+        else:
+            logits = F.linear(x.to(self.weight.dtype), self.weight)
         return self._route(logits, self.e_score_correction_bias, self._num_chosen, **self._options)
 
 
-class Experts(nn.Module):
+class Experts(Accelerated):
     """All routed experts of a layer, stacked: w1 (gate) over w3 (up), and w2 (down). Plain, or still packed
     MXFP4.
 
@@ -60,6 +75,11 @@ class Experts(nn.Module):
         num_experts = len(self.numbers)
         self._num_experts, self._inner, self._dtype, self._is_packed = num_experts, inner, dtype, is_packed
         self._act = gated_act(config)
+        self._activation = Activation()
+        if config.hidden_act == "situ":
+            self._activation = Activation(config.activation_situ_beta, config.activation_situ_linear_beta)
+        self._grouped: registry.Kernel | None = None
+        """Runs all experts of a step at once; None: they are run one by one."""
         self._dequantise = registry.get("mxfp4_dequantise")
         shapes = {"w13": (num_experts, 2 * inner, width), "w2": (num_experts, width, inner)}
         self._stacks: dict[str, Tensor] = {}
@@ -90,9 +110,28 @@ class Experts(nn.Module):
                 yield f"w1.{kind}", stack[:, : self._inner]
                 yield f"w3.{kind}", stack[:, self._inner :]
 
-    def forward(self, z: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    @property
+    def stacks(self) -> ExpertStacks:
+        """The weights as kernels take them."""
+        first = self.numbers.start
+        if not self._is_packed:
+            return ExpertStacks(self._stacks["w13.weight"], self._stacks["w2.weight"], first=first)
+        codes = (self._stacks[f"{name}.weight_packed"] for name in ("w13", "w2"))
+        scales = (self._stacks[f"{name}.weight_scale"] for name in ("w13", "w2"))
+        return ExpertStacks(*codes, *scales, first=first)
+
+    def choose_kernels(self, kernels: str, device: torch.device) -> None:
+        kernel = registry.choose("moe_experts", kernels, device)
+        is_grouped = kernel is not registry.get("moe_experts") and self._dtype == torch.bfloat16
+        self._grouped = kernel if is_grouped and self.stacks.suit_matrix_unit() else None
+        self.is_capturable = self._grouped is not None
+
+    def forward(self, z: Tensor, chosen: Tensor, weights: Tensor, num_rows: Tensor | None = None) -> Tensor:
         """z: [T, Z]; chosen, weights: [T, k]. Returns the weighted sum of the experts' outputs, [T, Z],
-        summed wide."""
+        summed wide. `num_rows` [1]: rows from there on are padding."""
+        if self._grouped is not None:
+            total = self._grouped(z, chosen, weights, self.stacks, self._activation, num_rows)
+            return self._comm.all_reduce(total).to(z.dtype)
         if z.shape[0] == 1 and self._is_whole:
             return self._one_token(z, chosen[0].tolist(), weights)
         tokens, counts, flat_weights = self._by_expert(chosen, weights)
@@ -176,10 +215,10 @@ class MoE(nn.Module):
         shared = shard.share(config.shared_width, "width of the shared experts", shard.expert_parallel)
         self.shared_experts = GatedMLP(config, shared, dtype) if shared else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, num_rows: Tensor | None = None) -> Tensor:
         chosen, weights = self.gate(x)
         z = x if self.routed_expert_down_proj is None else self.routed_expert_down_proj(x)
-        u = self.experts(z, chosen, weights)
+        u = self.experts(z, chosen, weights, num_rows)
         if self.routed_expert_norm is not None:
             u = self.routed_expert_norm(u)
         if self.routed_expert_up_proj is not None:

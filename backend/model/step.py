@@ -118,6 +118,11 @@ class Step:
             longest=max(stop - start for start, stop in pairwise(starts)),
         )
 
+    @property
+    def num_rows(self) -> Tensor | None:
+        """[1], rows in use of a step that came with padding; None: all are."""
+        return None if self._batch.tables is None else self._batch.tables.num_rows
+
     @cached_property
     def latent_places(self) -> Tensor:
         """[T], row of each token when the pages of a layer are seen as one table."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import ModelFilesError
+from k3agent.backend.kernels import registry
 from k3agent.backend.kernels.reference.mxfp4 import GROUP, mxfp4_dequantise
 from k3agent.backend.model.files import INDEX_FILE, Reader, Stored, read_folder
 from k3agent.backend.model.k3 import K3ForCausalLM
@@ -40,6 +41,7 @@ def load_model(
     int8_decode: bool = False,
     shard: Shard | None = None,
     vision: bool = True,
+    kernels: str = registry.AUTO,
 ) -> K3ForCausalLM:
     """Read config and weights of a folder.
 
@@ -58,7 +60,13 @@ def load_model(
         torch.set_flush_denormal(True)
     with torch.device(device):
         model = K3ForCausalLM(
-            config, dtype, packed_experts=packed_experts, int8_decode=int8_decode, shard=shard, vision=vision
+            config,
+            dtype,
+            packed_experts=packed_experts,
+            int8_decode=int8_decode,
+            shard=shard,
+            vision=vision,
+            kernels=kernels,
         )
     if not vision:
         skipped = [name for name in stored if name.startswith(VISION_PREFIXES)]

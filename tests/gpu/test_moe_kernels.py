@@ -11,6 +11,7 @@ from support.moe_checks import (  # noqa: E402  # after the skips
     check_experts,
     check_plan,
     check_route,
+    check_rows,
     make_stacks,
 )
 
@@ -60,3 +61,8 @@ def test_padding_and_experts_of_other_ranks_are_left_out() -> None:
 def test_route_agrees_with_the_reference(num_tokens: int, num_experts: int, top: int) -> None:
     check_route(num_tokens, num_experts, top, "sigmoid", "cuda")
     check_route(num_tokens, num_experts, top, "softmax", "cuda")
+
+
+@pytest.mark.parametrize("width", [24, 1024, 7168, 9216])
+def test_rows_agree_with_the_reference(width: int) -> None:
+    check_rows(3, width, "cuda")

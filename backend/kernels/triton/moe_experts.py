@@ -12,7 +12,7 @@ from torch import Tensor
 
 from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels import pinned
-from k3agent.backend.kernels.experts import Activation, ExpertStacks
+from k3agent.backend.kernels.experts import PLANES, Activation, ExpertStacks
 from k3agent.backend.kernels.gpu import gpu_name, is_interpreting
 from k3agent.backend.kernels.pinned import Row
 from k3agent.backend.kernels.triton import moe_gemm
@@ -20,8 +20,6 @@ from k3agent.backend.kernels.triton.moe_plan import Plan, plan_blocks
 
 PLAN, UP, DOWN = "moe_experts", "moe_gate_up", "moe_down"
 """The tables of configurations: rows of a block, and the tiles of both products."""
-_LEAST = 16
-"""The smallest side of a tile that the matrix unit takes."""
 _COLUMNS = 1024
 """Output columns of one program where it only sums."""
 
@@ -72,15 +70,6 @@ class Tile:
     splits: int
 
 
-def supports(stacks: ExpertStacks) -> bool:
-    """Are the shapes and scales such that these kernels are exact for them? Reads the scales: ask once."""
-    least = _least(stacks.is_packed)
-    if stacks.inner % least or stacks.width % least:
-        return False
-    scales = (stacks.w13_scale, stacks.w2_scale)
-    return all(s is None or int(s.max()) <= moe_gemm.LARGEST_SCALE for s in scales)
-
-
 def moe_experts(
     z: Tensor,
     chosen: Tensor,
@@ -101,10 +90,10 @@ def moe_experts(
     plan = plan_blocks(chosen, stacks.first, stacks.count, block_rows, num_rows)
     if stacks.is_packed:
         # one plane after another
-        z = z.unflatten(-1, (-1, moe_gemm.PLANES.value)).transpose(-1, -2)
-    tile = _tile(pinned.pick(UP, gpu, **limits), stacks.inner, stacks.width, stacks.is_packed)
+        z = z.unflatten(-1, (-1, PLANES)).transpose(-1, -2)
+    tile = _tile(pinned.pick(UP, gpu, **limits), stacks.inner, stacks.width, stacks.least_columns)
     inner = _gate_up(z.contiguous(), chosen, plan, stacks, act, tile)
-    tile = _tile(pinned.pick(DOWN, gpu, **limits), stacks.width, stacks.inner, stacks.is_packed)
+    tile = _tile(pinned.pick(DOWN, gpu, **limits), stacks.width, stacks.inner, stacks.least_columns)
     partial = _down(inner, weights.contiguous(), plan, stacks, tile)
     out = z.new_empty((num_tokens, stacks.width), dtype=torch.float32)
     block = min(_COLUMNS, triton.next_power_of_2(stacks.width))
@@ -169,9 +158,8 @@ def _down(inner: Tensor, weights: Tensor, plan: Plan, stacks: ExpertStacks, tile
     return partial
 
 
-def _tile(values: pinned.Values, rows: int, columns: int, is_packed: bool) -> Tile:
+def _tile(values: pinned.Values, rows: int, columns: int, least: int) -> Tile:
     """What the table says, cut to what divides the matrix."""
-    least = _least(is_packed)
     splits = int(values["SPLITS"])
     while columns % (splits * least):
         splits //= 2
@@ -182,11 +170,6 @@ def _tile(values: pinned.Values, rows: int, columns: int, is_packed: bool) -> Ti
         stages=int(values["STAGES"]),
         splits=splits,
     )
-
-
-def _least(is_packed: bool) -> int:
-    """The least that a tile has along a row: the matrix unit takes planes one by one."""
-    return moe_gemm.PLANES.value * _LEAST if is_packed else _LEAST
 
 
 def _codes_of(stack: Tensor, is_packed: bool) -> Tensor:

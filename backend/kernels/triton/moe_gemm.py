@@ -11,10 +11,11 @@ the scale, times 2^126, brings it up again: exact, denormals included.
 import triton
 import triton.language as tl
 
+from k3agent.backend.kernels import experts
+from k3agent.backend.kernels.triton.rows import activate
+
 GROUP = tl.constexpr(32)
-PLANES = tl.constexpr(4)
-LARGEST_SCALE = 128
-"""2^126 times a larger scale has no form in bf16."""
+PLANES = tl.constexpr(experts.PLANES)
 
 
 @triton.jit
@@ -91,25 +92,6 @@ def _inputs(x, tokens, is_there, k, K: tl.constexpr, BLOCK_K: tl.constexpr, PACK
 
 
 @triton.jit
-def _tanh(x):
-    # two sided, so that no exponential overflows
-    small = tl.exp(-2.0 * tl.abs(x))
-    size = (1.0 - small) / (1.0 + small)
-    return tl.where(x < 0, -size, size)
-
-
-@triton.jit
-def _activate(gate, up, beta, linear_beta, IS_SITU: tl.constexpr):
-    """SiTU or SwiGLU in fp32."""
-    if IS_SITU:
-        gate = beta * _tanh(gate / beta) * tl.sigmoid(gate)
-        up = linear_beta * _tanh(up / linear_beta)
-    else:
-        gate = gate * tl.sigmoid(gate)
-    return gate * up
-
-
-@triton.jit
 def _in_plane(column, INNER: tl.constexpr, PACKED: tl.constexpr):
     """Where a column of the inner activations lies in a row: in its plane if the weights are packed."""
     if PACKED:
@@ -143,7 +125,7 @@ def gate_up(
         gate = _dot(gate, w, scale, row, k, x0, x1, x2, x3, K, BLOCK_N, BLOCK_K, PACKED, ASM)
         up = _dot(up, w, scale, row + INNER, k, x0, x1, x2, x3, K, BLOCK_N, BLOCK_K, PACKED, ASM)
     if SPLITS == 1:
-        out = _activate(gate, up, beta, linear_beta, IS_SITU)
+        out = activate(gate, up, beta, linear_beta, IS_SITU)
         target = inner + mine[None, :] * INNER + _in_plane(column, INNER, PACKED)[:, None]
         tl.store(target, out.to(inner.dtype.element_ty), mask=is_there[None, :])
     else:
@@ -171,7 +153,7 @@ def sum_gate_up(
         source = partial + (split * num_choices + choice) * (2 * INNER) + column
         gate += tl.load(source, mask=is_column, other=0.0)
         up += tl.load(source + INNER, mask=is_column, other=0.0)
-    out = _activate(gate, up, beta, linear_beta, IS_SITU).to(inner.dtype.element_ty)
+    out = activate(gate, up, beta, linear_beta, IS_SITU).to(inner.dtype.element_ty)
     tl.store(inner + choice * INNER + _in_plane(column, INNER, PACKED), out, mask=is_column)
 
 

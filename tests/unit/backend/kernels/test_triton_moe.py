@@ -11,6 +11,7 @@ from support.moe_checks import (  # noqa: E402  # after the skip
     check_experts,
     check_plan,
     check_route,
+    check_rows,
     make_stacks,
 )
 
@@ -47,3 +48,8 @@ def test_padding_and_experts_of_other_ranks_are_left_out() -> None:
 def test_route_agrees_with_the_reference(activation: str) -> None:
     check_route(5, 24, 3, activation, "cpu")
     check_route(1, 40, 16, activation, "cpu")
+
+
+@pytest.mark.parametrize("width", [24, 1100])
+def test_rows_agree_with_the_reference(width: int) -> None:
+    check_rows(3, width, "cpu")
