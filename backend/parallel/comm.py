@@ -84,6 +84,15 @@ class GroupComm:
                 ) from error
         return torch.cat(parts, dim=-1)
 
+    def exchange(self, x: Tensor) -> Tensor:
+        """Entry r of the first dimension goes to rank r; entry r of the result came from rank r."""
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        try:
+            torch.distributed.all_to_all_single(out, x.contiguous(), group=self._group)
+        except RuntimeError as error:
+            raise PeerLostError(f"rank {self.rank}: an exchange of all ranks broke off: {error}") from error
+        return out
+
     def least(self, value: int) -> int:
         held = torch.tensor(value, dtype=torch.int64, device=self._device)
         self._reduce(held, ReduceOp.MIN)

@@ -75,7 +75,10 @@ def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, argpa
     add("--until-s", type=float, default=float("inf"), help="begin no row after so many seconds")
     add("--print-rows", action="store_true", help="print the names of all rows and end")
     mine, rest = parser.parse_known_args(arguments)
-    return mine, run.parse(["--out", str(mine.out), "--max-uses", "1", *rest])
+    options = run.parse(["--out", str(mine.out), "--max-uses", "1", *rest])
+    if options.ranks > 1:
+        parser.error(f"--ranks {options.ranks}: rows are trained on one rank")
+    return mine, options
 
 
 def prepared(row: Variant, options: argparse.Namespace) -> argparse.Namespace:

@@ -25,10 +25,20 @@ from k3agent.backend.training import export, plots, variants
 from k3agent.backend.training.balancing import imbalance
 from k3agent.backend.training.compiled import pack_cache, trim_autotuners
 from k3agent.backend.training.data import Feed, FeedError, HostBatch
+from k3agent.backend.training.expert_batches import Batching
 from k3agent.backend.training.network import Batch
 from k3agent.backend.training.optimizer import Settings, rate_factor
+from k3agent.backend.training.parameters import Parameters
 from k3agent.backend.training.team import Plan, Team, join, lead
-from k3agent.backend.training.trainer import STATE_FILE, DeviceFeed, Trainer, to_device
+from k3agent.backend.training.trainer import (
+    STATE_FILE,
+    DeviceFeed,
+    Measures,
+    State,
+    Trainer,
+    to_device,
+    write,
+)
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +95,13 @@ def prepare_torch(device: torch.device) -> None:
         trim_autotuners()
 
 
+def batching_of(options: argparse.Namespace) -> Batching | None:
+    """How experts run: None for one wide product of all."""
+    if options.experts == "wide" and not options.expert_parallel:
+        return None
+    return Batching(options.room, options.expert_parallel)
+
+
 def make_trainer(options: argparse.Namespace, team: Team | None = None) -> tuple[Trainer, dict[str, Any]]:
     """The model that the options ask for, fresh, and its config.json."""
     device = torch.device(options.device)
@@ -101,6 +118,7 @@ def make_trainer(options: argparse.Namespace, team: Team | None = None) -> tuple
         settings=Settings(muon_rate=options.muon_rate, adam_rate=options.adam_rate),
         team=team,
         variant=variant,
+        batching=batching_of(options),
     )
     return trainer, raw
 
@@ -124,7 +142,9 @@ class Run:
         if options.resume:
             self.trainer.load(options.resume)
         elif options.init:
-            export.read_masters(options.init, self.trainer.parameters, self.trainer.network.bias)
+            whole = self.trainer.whole_on_cpu() if options.expert_parallel else self.trainer.parameters
+            export.read_masters(options.init, whole, self.trainer.network.bias)
+            self.trainer.take(whole)
         progress_from = self.trainer.progress if options.progress_from is None else options.progress_from
         end = started + options.minutes * 60 - options.reserve_s
         self.clock = Clock(end, progress_from, options.progress_to)
@@ -233,6 +253,7 @@ class Run:
             "assistant_error": round(1 - measures.assistant_accuracy, 6),
             "imbalance_max": round(float(uneven.max()), 3),
             "imbalance_mean": round(float(uneven.mean()), 3),
+            **self.lost(measures),
             "tokens_per_s": round((trainer.num_tokens - tokens) / seconds),
             "starved_share": round((waited_s - waited) / seconds / self.team.world, 3),
             "queue": queue,
@@ -244,15 +265,23 @@ class Run:
         }
         if trainer.device.type == "cuda":
             record["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
-        if self._due("eval", self.options.eval_every_s):
+        if not self.options.expert_parallel and self._due("eval", self.options.eval_every_s):
             record.update(self.evaluate())
         self.journal.write(**record)
         self._stages = {}
         # After the evaluation, which is not to count as training time.
         self._log_start = (time.monotonic(), trainer.num_tokens, waited_s)
 
-    def evaluate(self) -> dict[str, float]:
-        """Measures on the evaluation batches, which are collected the first time."""
+    def lost(self, measures: Measures) -> dict[str, float]:
+        """The share of choices that found no place, where experts have places."""
+        if batching_of(self.options) is None:
+            return {}
+        return {"lost_share": round(measures.num_lost / max(float(measures.loads.sum()), 1.0), 6)}
+
+    def evaluate(self, state: State | None = None) -> dict[str, float]:
+        """Measures on the evaluation batches, which are collected the first time. With dealt experts the
+        whole model is needed.
+        """
         found: dict[str, float] = {}
         for name, feed in list(self._eval_feeds.items()):
             if name not in self._eval_batches:
@@ -265,26 +294,35 @@ class Run:
                     continue
                 self._eval_batches[name] = [to_device(host, self.trainer.device) for host in hosts]
                 feed.close()
-            loss, accuracy = self.trainer.evaluate(self._eval_batches[name])
+            loss, accuracy = self.trainer.evaluate(self._eval_batches[name], state)
             found |= {f"{name}_loss": round(loss, 6), f"{name}_error": round(1 - accuracy, 6)}
         return found
 
     def save(self) -> None:
-        """The full state to the local disk, the weights to the output folder."""
-        start = time.monotonic()
-        apart = self.trainer.align(rounded=self.rounded)
+        """Write what there is by now."""
+        state, apart = self.collect()
         if self.team.rank:
             return
-        self.trainer.save(self.options.state)
-        self.export()
-        found = {"ranks_apart": apart} if self.team.world > 1 else {}
+        found = self.evaluate(state) if self.options.expert_parallel else {}
+        self.write(state, **({"ranks_apart": apart} if self.team.world > 1 else {}), **found)
+
+    def collect(self) -> tuple[State, float]:
+        """The whole state, and how far ranks were apart before they were given rank 0's."""
+        apart = self.trainer.align(rounded=self.rounded)
+        return self.trainer.collect(), apart
+
+    def write(self, state: State, **found: float) -> None:
+        """The full state to the local disk, the weights to the output folder; `found` goes into the log."""
+        start = time.monotonic()
+        write(self.options.state, state)
+        self.export(self.trainer.parameters_of(state))
         took_s = round(time.monotonic() - start, 2)
         self.journal.write(event="saved", tokens=self.trainer.num_tokens, took_s=took_s, **found)
 
-    def export(self) -> None:
+    def export(self, parameters: Parameters) -> None:
         """Write the weights folder beside the state, and its files, long ones in parts, to the output."""
         folder, out = self.options.state / "weights", self.options.out
-        export.write_folder(folder, self._raw_config, self.trainer.parameters, self.trainer.network.bias)
+        export.write_folder(folder, self._raw_config, parameters, self.trainer.network.bias)
         for name in ("nano.tiktoken", "tokenizer_config.json"):
             if (self.options.tokenizer / name).is_file() and not self.options.tiny:
                 shutil.copyfile(self.options.tokenizer / name, folder / name)
@@ -295,19 +333,20 @@ class Run:
         for name in ("config.json", "SHA256SUMS"):
             shutil.copyfile(folder / name, out / name)
 
-    def end_steps(self) -> None:
+    def end_steps(self) -> tuple[State, float]:
         """The last that all ranks do together."""
         self.log_progress(0.0)
-        self.trainer.align(rounded=self.rounded)
+        return self.collect()
 
     def finish(self, processes: RankProcesses | None = None) -> None:
         """Last measures, state, export, plot and a summary."""
-        self.end_steps()
+        state, apart = self.end_steps()
+        is_alone = processes is None
         if processes:
             processes.ask_to_stop()
             self.team.leave()
-        final = self.evaluate()
-        self.save()
+        final = self.evaluate(state)
+        self.write(state, **({} if is_alone else {"ranks_apart": apart}))
         plots.draw(self.journal.records, self.options.out / "curves.png")
         records = [record for record in self.journal.records if record.get("tokens_per_s")]
         rates = sorted(record["tokens_per_s"] for record in records[1:]) or [0]

@@ -1,22 +1,30 @@
 """The training-time forward pass: the same function as `k3agent.backend.model`, over packed documents.
 
 Plain functions over tensors are the compile units, each compiled once and shared by all layers; the KDA
-kernel and attention stay outside of the graphs. Experts are one wide product masked by the gates: static
-shapes, no sorting. Source: Kimi K3 report (arXiv 2607.24653), Attention Residuals (2603.15031), Kimi Linear
-(2510.26692).
+kernel and attention stay outside of the graphs. Experts are one wide product masked by the gates, or batches
+of fixed size (`expert_batches.py`): static shapes, no waiting for the host. Source: Kimi K3 report (arXiv
+2607.24653), Attention Residuals (2603.15031), Kimi Linear (2510.26692).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from k3agent.backend.config import ModelConfig
+from k3agent.backend.training.expert_batches import (
+    Batching,
+    exchange,
+    find_places,
+    from_places,
+    to_places,
+)
 from k3agent.backend.training.parameters import Parameters
 from k3agent.backend.training.quantize import round_inputs
 from k3agent.backend.training.recurrence import Documents, attention, kda
+from k3agent.backend.training.team import Team
 
 MARGIN_STRIDE = 8
 """Quantile balancing looks at every eighth token: 8,192 of a batch place a quantile well enough."""
@@ -173,6 +181,56 @@ def route(scores: Tensor, bias: Tensor, top: int) -> tuple[Tensor, Tensor]:
     return rank < top, torch.where(rank == top, biased, 0.0).sum(-1, keepdim=True)
 
 
+def gates_of(
+    x: Tensor, router: Tensor, bias: Tensor, top: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Who is chosen, bool [T, E]; the weight of each expert, zero where not chosen, [T, E]; margins [T/8, E]
+    for balancing.
+    """
+    scores = torch.sigmoid(_wide(x) @ _wide(router).t())
+    chosen, cutoff = route(scores.detach(), bias, top)
+    gates = torch.where(chosen, scores, 0.0)
+    gates = gates / (gates.sum(-1, keepdim=True) + 1e-20) * scale
+    return chosen, gates, (scores.detach() - cutoff)[::MARGIN_STRIDE].contiguous()
+
+
+def moe_out(
+    y: Tensor,
+    routed: Tensor,
+    latent: int,
+    norm: Tensor,
+    w_out: Tensor,
+    beta: float,
+    linear_beta: float,
+    eps: float,
+) -> Tensor:
+    """The shared expert, whose inputs stand in y behind the latent ones, beside the routed ones' sum."""
+    shared_gate, shared_up = y[:, latent : latent + 2 * (w_out.shape[1] - latent)].chunk(2, dim=-1)
+    shared = situ(shared_gate, shared_up, beta, linear_beta).to(y.dtype)
+    return torch.cat((rms(routed.to(y.dtype), norm, eps), shared), dim=-1) @ w_out.t()
+
+
+def moe_in(
+    x: Tensor, router: Tensor, bias: Tensor, w_in: Tensor, top: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What is worked out before tokens go to experts: y, and what `gates_of` returns."""
+    return x @ w_in.t(), *gates_of(x, router, bias, top, scale)
+
+
+def expert_batch(
+    z: Tensor, experts_in: Tensor, experts_out: Tensor, beta: float, linear_beta: float, is_rounding: bool
+) -> Tensor:
+    """Each expert on its own rows: z [E, N, Z] to [E, N, Z]. Rows of zeros stay zero."""
+    num_experts, _, latent = z.shape
+    inner = experts_out.shape[1] // num_experts
+    w13 = experts_in[: 2 * num_experts * inner].view(2, num_experts, inner, latent)
+    z = round_inputs(z) if is_rounding else z
+    gate, up = (torch.bmm(z, w.mT) for w in w13)
+    hidden = situ(gate, up, beta, linear_beta)
+    hidden = round_inputs(hidden) if is_rounding else hidden
+    return torch.bmm(hidden.to(z.dtype), experts_out.view(latent, num_experts, inner).permute(1, 2, 0))
+
+
 def moe(
     x: Tensor,
     router: Tensor,
@@ -193,20 +251,14 @@ def moe(
     each expert. `is_rounding`: the experts' inputs, and those of their second matrices, become MXFP8.
     """
     num_experts, latent = router.shape[0], experts_in.shape[1]
-    scores = torch.sigmoid(_wide(x) @ _wide(router).t())
-    chosen, cutoff = route(scores.detach(), bias, top)
-    gates = torch.where(chosen, scores, 0.0)
-    gates = gates / (gates.sum(-1, keepdim=True) + 1e-20) * scale
+    chosen, gates, margins = gates_of(x, router, bias, top, scale)
     y = x @ w_in.t()
     z = round_inputs(y[:, :latent]) if is_rounding else y[:, :latent]
     hidden_gate, hidden_up = (z @ experts_in.t()).chunk(2, dim=-1)
     hidden = situ(hidden_gate, hidden_up, beta, linear_beta).view(x.shape[0], num_experts, -1)
     hidden = round_inputs(hidden) if is_rounding else hidden
     routed = (hidden * gates[..., None]).to(x.dtype).view(x.shape[0], -1) @ experts_out.t()
-    shared_gate, shared_up = y[:, latent : latent + 2 * (w_out.shape[1] - latent)].chunk(2, dim=-1)
-    shared = situ(shared_gate, shared_up, beta, linear_beta).to(x.dtype)
-    out = torch.cat((rms(routed, norm, eps), shared), dim=-1) @ w_out.t()
-    margins = (scores.detach() - cutoff)[::MARGIN_STRIDE].contiguous()
+    out = moe_out(y, routed, latent, norm, w_out, beta, linear_beta, eps)
     return out, margins, chosen.sum(0)
 
 
@@ -248,19 +300,46 @@ class Outcome:
     """[MoE layers, T/8, E]"""
     loads: Tensor
     """[MoE layers, E] tokens per expert"""
+    num_lost: Tensor
+    """Choices of experts that found no place, a scalar; 0 where experts are one wide product."""
+
+
+@dataclass
+class Routing:
+    """What the MoE layers of one pass did, a tensor each."""
+
+    margins: list[Tensor] = field(default_factory=list)
+    loads: list[Tensor] = field(default_factory=list)
+    lost: list[Tensor] = field(default_factory=list)
 
 
 UNITS: dict[str, Callable] = {
     f.__name__: f
-    for f in (rms, mixture, add_mixture, add_rms, kda_in, kda_out, mla_in, mla_out, dense, moe, token_loss)
+    for f in (
+        *(rms, mixture, add_mixture, add_rms, kda_in, kda_out, mla_in, mla_out),
+        *(dense, moe, moe_in, expert_batch, moe_out, token_loss),
+    )
 }
 
 
 class Network:
-    """The forward pass over `parameters`; `bias` [MoE layers, E] is the balancing bias, set from outside."""
+    """The forward pass over `parameters`; `bias` [MoE layers, E] is the balancing bias, set from outside.
 
-    def __init__(self, config: ModelConfig, parameters: Parameters, *, compiled: bool = False) -> None:
+    Routed experts are one wide product of all of them, or, with `batching`, batches of the tokens that chose
+    them.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        *,
+        compiled: bool = False,
+        batching: Batching | None = None,
+        team: Team | None = None,
+    ) -> None:
         self.config, self.parameters = config, parameters
+        self._batching, self._team = batching, team or Team()
         self.moe_layers = [i for i in range(config.num_hidden_layers) if config.is_moe(i)]
         master = parameters.vectors.master
         self.bias = torch.zeros(
@@ -309,11 +388,13 @@ class Network:
         )
         return self.units["mla_out"](attention(q, k, v, batch.documents), gate, p(f"{at}.out"))
 
-    def _ffn(self, i: int, x: Tensor, margins: list[Tensor], loads: list[Tensor]) -> Tensor:
+    def _ffn(self, i: int, x: Tensor, routing: Routing) -> Tensor:
         config, p = self.config, self.parameters.leaf
         soft = (config.activation_situ_beta, config.activation_situ_linear_beta)
         if not config.is_moe(i):
             return self.units["dense"](x, p(f"layers.{i}.mlp.in"), p(f"layers.{i}.mlp.out"), *soft)
+        if self._batching is not None:
+            return self._batched_moe(i, x, self._batching, routing)
         at = f"layers.{i}.block_sparse_moe"
         y, margin, load = self.units["moe"](
             x,
@@ -330,18 +411,39 @@ class Network:
             config.rms_norm_eps,
             self.is_rounding,
         )
-        margins.append(margin)
-        loads.append(load)
+        routing.margins.append(margin)
+        routing.loads.append(load)
         return y
 
-    def hidden(self, batch: Batch) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """The normed input of the head [T, D], and margins and loads of each MoE layer."""
-        margins: list[Tensor] = []
-        loads: list[Tensor] = []
-        stream = self._attention_residuals if self.config.attn_res_block_size else self._plain_residuals
-        return stream(batch, margins, loads), margins, loads
+    def _batched_moe(self, i: int, x: Tensor, batching: Batching, routing: Routing) -> Tensor:
+        config, p, at = self.config, self.parameters.leaf, f"layers.{i}.block_sparse_moe"
+        soft = (config.activation_situ_beta, config.activation_situ_linear_beta)
+        top, latent, num_experts = config.num_experts_per_token, config.expert_width, config.num_experts or 0
+        bias = self.bias[self.moe_layers.index(i)]
+        w_in, scale = p(f"{at}.in"), config.routed_scaling_factor
+        y, chosen, gates, margin = self.units["moe_in"](x, p(f"{at}.gate.weight"), bias, w_in, top, scale)
+        places = find_places(chosen, top, batching.num_places(len(x), top, num_experts))
+        z = to_places(y[:, :latent], places, num_experts)
+        matrices = (p(f"{at}.experts_in"), p(f"{at}.experts_out"))
+        if batching.is_parallel:
+            z = exchange(z, self._team, is_back=False)
+        z = self.units["expert_batch"](z, *matrices, *soft, self.is_rounding)
+        if batching.is_parallel:
+            z = exchange(z, self._team, is_back=True)
+        routed = from_places(z, gates.gather(1, places.expert), places)
+        routing.margins.append(margin)
+        routing.loads.append(chosen.sum(0))
+        routing.lost.append(places.num_lost)
+        norm, w_out = p(f"{at}.routed_expert_norm.weight"), p(f"{at}.out")
+        return self.units["moe_out"](y, routed, latent, norm, w_out, *soft, config.rms_norm_eps)
 
-    def _plain_residuals(self, batch: Batch, margins: list[Tensor], loads: list[Tensor]) -> Tensor:
+    def hidden(self, batch: Batch) -> tuple[Tensor, Routing]:
+        """The normed input of the head [T, D], and how each MoE layer routed."""
+        routing = Routing()
+        stream = self._attention_residuals if self.config.attn_res_block_size else self._plain_residuals
+        return stream(batch, routing), routing
+
+    def _plain_residuals(self, batch: Batch, routing: Routing) -> Tensor:
         config, p, eps = self.config, self.parameters.leaf, self.config.rms_norm_eps
         s = F.embedding(batch.token_ids, p("embed_tokens.weight"))
         x = self.units["rms"](s, p("layers.0.input_layernorm.weight"), eps)
@@ -350,10 +452,10 @@ class Network:
             a = (self._kda if config.is_kda(i) else self._mla)(f"{at}.self_attn", x, batch)
             s, x = self.units["add_rms"](s, a, p(f"{at}.post_attention_layernorm.weight"), eps)
             after = "norm.weight" if is_last else f"layers.{i + 1}.input_layernorm.weight"
-            s, x = self.units["add_rms"](s, self._ffn(i, x, margins, loads), p(after), eps)
+            s, x = self.units["add_rms"](s, self._ffn(i, x, routing), p(after), eps)
         return x
 
-    def _attention_residuals(self, batch: Batch, margins: list[Tensor], loads: list[Tensor]) -> Tensor:
+    def _attention_residuals(self, batch: Batch, routing: Routing) -> Tensor:
         config, p, eps = self.config, self.parameters.leaf, self.config.rms_norm_eps
         assert config.attn_res_block_size
         blocks: list[Tensor] = []
@@ -370,7 +472,7 @@ class Network:
             a = (self._kda if config.is_kda(i) else self._mla)(f"{at}.self_attn", x, batch)
             s, add = (a, None) if is_boundary else (s, a)
             s, x = self._mix(blocks, s, add, f"{at}.mlp_res", f"{at}.post_attention_layernorm.weight")
-            add = self._ffn(i, x, margins, loads)
+            add = self._ffn(i, x, routing)
         return self._mix(blocks, s, add, "output_attn_res", "norm.weight")[1]
 
     def _mix(
@@ -383,10 +485,11 @@ class Network:
         return self.units["add_mixture"](list(blocks), s, add, *weights, eps)
 
     def forward(self, batch: Batch) -> Outcome:
-        x, margins, loads = self.hidden(batch)
+        x, routing = self.hidden(batch)
         head = self.parameters.leaf("lm_head.weight")
         loss, stats = self.units["token_loss"](x, head, batch.labels, batch.weights)
-        return Outcome(loss, stats, torch.stack(margins), torch.stack(loads))
+        num_lost = torch.stack(routing.lost).sum() if routing.lost else stats.new_zeros(())
+        return Outcome(loss, stats, torch.stack(routing.margins), torch.stack(routing.loads), num_lost)
 
     def logits(self, batch: Batch) -> Tensor:
         """[T, vocab], for checks."""

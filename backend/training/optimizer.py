@@ -184,8 +184,9 @@ class Optimizer:
         p, settings = self.parameters, self.settings
         p.matrices.gather_grads()
         p.vectors.gather_grads()
-        # Each rank then takes the same step from the same sums.
-        self._team.add_up(p.matrices.grad, p.vectors.grad)
+        # Each rank then takes the same step from the same sums. Gradients of experts that only this rank has
+        # are whole already: all ranks' tokens came here.
+        self._team.add_up(p.matrices.common(p.matrices.grad), p.vectors.grad)
         self.num_steps += 1
         n = self.num_steps
         corrections = [1 / (1 - settings.beta1**n), 1 / (1 - settings.beta2**n)]

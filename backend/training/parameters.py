@@ -7,7 +7,7 @@ casting or rounding all matrices is one kernel. `matrices` are trained by Muon a
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class Entry:
     is_matrix: bool
     is_wide: bool = False
     init: str = "normal"
+    is_dealt: bool = False
+    """Does it hold only this rank's experts?"""
 
     @property
     def size(self) -> int:
@@ -122,27 +124,31 @@ def _dense_entries(config: ModelConfig, layer: str) -> Iterator[Entry]:
     yield _stack(f"{at}.out", inner, [(f"{at}.down_proj.weight", hidden, 1)])
 
 
-def _moe_entries(config: ModelConfig, layer: str) -> Iterator[Entry]:
+def _moe_entries(config: ModelConfig, layer: str, experts: range | None) -> Iterator[Entry]:
     hidden, latent, inner = config.hidden_size, config.expert_width, config.moe_intermediate_size
     assert config.num_experts is not None and config.latent_moe_use_norm, "training covers the K3 form of MoE"
-    experts, shared, at = range(config.num_experts), config.shared_width, f"{layer}.block_sparse_moe"
+    shared, at, is_dealt = config.shared_width, f"{layer}.block_sparse_moe", experts is not None
+    experts = range(config.num_experts) if experts is None else experts
     parts = [(f"{at}.routed_expert_down_proj.weight", latent, 1)]
     parts += [(f"{at}.shared_experts.{name}_proj.weight", shared, 1) for name in ("gate", "up")]
     yield _stack(f"{at}.in", hidden, parts)
     parts = [(f"{at}.experts.{e}.{name}.weight", inner, 1) for name in ("w1", "w3") for e in experts]
-    yield _stack(f"{at}.experts_in", latent, parts)
-    yield _beside(f"{at}.experts_out", latent, [(f"{at}.experts.{e}.w2.weight", inner) for e in experts])
+    yield replace(_stack(f"{at}.experts_in", latent, parts), is_dealt=is_dealt)
+    outer = [(f"{at}.experts.{e}.w2.weight", inner) for e in experts]
+    yield replace(_beside(f"{at}.experts_out", latent, outer), is_dealt=is_dealt)
     names = ("routed_expert_up_proj", "shared_experts.down_proj")
     parts = [(f"{at}.{name}.weight", cols) for name, cols in zip(names, (latent, shared), strict=True)]
     yield _beside(f"{at}.out", hidden, parts)
     yield _vector(f"{at}.routed_expert_norm.weight", latent)
-    shape = (len(experts), hidden)
+    shape = (config.num_experts, hidden)
     piece = Piece(f"{at}.gate.weight", (0, shape[0]), (0, hidden), shape)
     yield Entry(f"{at}.gate.weight", *shape, (piece,), False)
 
 
-def entries(config: ModelConfig) -> list[Entry]:
-    """All stored tensors. Names of pieces are the released ones without the prefix."""
+def entries(config: ModelConfig, experts: range | None = None) -> list[Entry]:
+    """All stored tensors, of routed experts only `experts` if given. Names of pieces are the released ones
+    without the prefix.
+    """
     hidden, shape = config.hidden_size, (config.vocab_size, config.hidden_size)
     assert config.hidden_act == "situ", "training covers the K3 form only"
     has_mixtures = config.attn_res_block_size is not None
@@ -153,7 +159,7 @@ def entries(config: ModelConfig) -> list[Entry]:
     for i in range(config.num_hidden_layers):
         layer = f"layers.{i}"
         found += (_kda_entries if config.is_kda(i) else _mla_entries)(config, layer)
-        found += (_moe_entries if config.is_moe(i) else _dense_entries)(config, layer)
+        found += _moe_entries(config, layer, experts) if config.is_moe(i) else _dense_entries(config, layer)
         for name in ("input_layernorm", "post_attention_layernorm"):
             found.append(_vector(f"{layer}.{name}.weight", hidden))
         for name in ("self_attention_res", "mlp_res") if has_mixtures else ():
@@ -187,28 +193,57 @@ def _initial(entry: Entry, generator: torch.Generator) -> Tensor:
     return normal * 0.02
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where stored tensors lie in a flat one: those that all ranks have, then those that are dealt out."""
+
+    entries: list[Entry]
+    offsets: dict[str, int]
+    size: int
+    num_common: int
+    """Elements before the first that is dealt out."""
+
+    @classmethod
+    def of(cls, found: list[Entry], *, is_matrix: bool) -> "Layout":
+        """Of the matrices among the entries, or of all others."""
+        chosen = sorted((e for e in found if e.is_matrix == is_matrix), key=lambda entry: entry.is_dealt)
+        offsets: dict[str, int] = {}
+        size = num_common = 0
+        for entry in chosen:
+            offsets[entry.name] = size
+            size += -(-entry.size // ALIGNMENT) * ALIGNMENT
+            num_common = num_common if entry.is_dealt else size
+        return cls(chosen, offsets, size, num_common)
+
+    def piece(self, flat: Tensor, entry: Entry, piece: Piece) -> Tensor:
+        """The released tensor `piece` of `entry` in a flat tensor, as a matrix view."""
+        whole = flat[self.offsets[entry.name] :][: entry.size].view(entry.rows, entry.cols)
+        (row, rows), (col, cols) = piece.rows, piece.cols
+        return whole[row : row + rows, col : col + cols]
+
+
 class Buffer:
     """Stored tensors of one kind in one flat fp32 master, with a bf16 (or other) copy that the network
     reads.
     """
 
-    def __init__(self, found: list[Entry], dtype: torch.dtype, device: torch.device) -> None:
-        self.entries = found
-        self.offsets: dict[str, int] = {}
-        self.size = 0
-        for entry in found:
-            self.offsets[entry.name] = self.size
-            self.size += -(-entry.size // ALIGNMENT) * ALIGNMENT
+    def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> None:
+        self.layout, self.entries, self.size = layout, layout.entries, layout.size
+        self.offsets, self.piece = layout.offsets, layout.piece
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.master = torch.zeros(self.size, dtype=wide, device=device)
         self.compute = torch.zeros(self.size, dtype=dtype, device=device)
         self.grad = torch.zeros(self.size, dtype=wide if wide != dtype else dtype, device=device)
         self.leaves: dict[str, Tensor] = {}
         self._grad_views: list[Tensor] = []
-        for entry, view in zip(found, self.views(self.compute), strict=True):
+        for entry, view in zip(self.entries, self.views(self.compute), strict=True):
             base = self.view_of(self.master, entry) if entry.is_wide else view
             self.leaves[entry.name] = base.detach().requires_grad_()
             self._grad_views.append(self.view_of(self.grad, entry))
+
+    def common(self, flat: Tensor) -> Tensor:
+        """The part of a flat tensor that all ranks have."""
+        return flat[: self.layout.num_common]
 
     def view_of(self, flat: Tensor, entry: Entry) -> Tensor:
         """The part of a flat tensor that holds `entry`, [rows, cols]; a single row as a vector."""
@@ -235,21 +270,19 @@ class Buffer:
         for leaf in self.leaves.values():
             leaf.grad = None
 
-    def piece(self, flat: Tensor, entry: Entry, piece: Piece) -> Tensor:
-        """The released tensor `piece` of `entry` in a flat tensor, as a matrix view."""
-        whole = flat[self.offsets[entry.name] :][: entry.size].view(entry.rows, entry.cols)
-        (row, rows), (col, cols) = piece.rows, piece.cols
-        return whole[row : row + rows, col : col + cols]
-
 
 class Parameters:
-    """All parameters of one model. `leaf(name)` is what the network computes with."""
+    """All parameters of one model, of routed experts only `experts` if given. `leaf(name)` is what the
+    network computes with.
+    """
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, dtype: torch.dtype, device: torch.device, experts: range | None = None
+    ) -> None:
         self.config = config
-        found = entries(config)
-        self.matrices = Buffer([entry for entry in found if entry.is_matrix], dtype, device)
-        self.vectors = Buffer([entry for entry in found if not entry.is_matrix], dtype, device)
+        found = entries(config, experts)
+        self.matrices = Buffer(Layout.of(found, is_matrix=True), dtype, device)
+        self.vectors = Buffer(Layout.of(found, is_matrix=False), dtype, device)
         self.leaves = {**self.matrices.leaves, **self.vectors.leaves}
 
     def initialise(self, seed: int) -> None:

@@ -83,10 +83,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--cache-to", type=Path, help="folder to pack the cache into at the end")
     add("--tokenizer", type=Path, default=Path(__file__).parents[1] / "weights" / "nano")
     variants.add_options(parser)
+    add_expert_options(parser)
     parser.set_defaults(rank=0)
     options = parser.parse_args(arguments)
     if options.ranks < 1 or (options.ranks > 1 and options.device not in ("cuda", "cpu")):
         parser.error(f"--ranks {options.ranks} on {options.device}: 1 or more, several on cuda or cpu only")
+    check_expert_options(parser, options)
     if options.preflight and options.ranks > 1:
         parser.error("--preflight rehearses one rank: leave --ranks out")
     if options.second_share is not None and not 0 <= options.second_share <= 1:
@@ -97,6 +99,22 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         options.workers, options.eval_batches = min(options.workers, options.ranks), 1
         options.reserve_s = min(options.reserve_s, 3.0)
     return options
+
+
+def add_expert_options(parser: argparse.ArgumentParser) -> None:
+    """How routed experts are computed; the result is the same while every token finds a place."""
+    add = parser.add_argument_group("routed experts").add_argument
+    add("--experts", choices=("wide", "batched"), default="wide", help="one product of all, or batches")
+    add("--room", type=float, default=1.25, help="places of a batched expert over its even share of tokens")
+    add("--expert-parallel", action="store_true", help="batched experts, dealt out among the ranks")
+
+
+def check_expert_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the command if they do not fit together."""
+    if options.room < 1:
+        parser.error(f"--room {options.room}: an expert needs at least its even share, 1")
+    if options.expert_parallel and options.ranks < 2:
+        parser.error("--expert-parallel deals experts to several ranks: give --ranks 2 or more")
 
 
 def constant_beginning() -> np.ndarray:

@@ -67,6 +67,25 @@ class Team:
         """The rows (second to last dimension) of all ranks, one below the other."""
         return x if self._comm is None else self._comm.all_gather(x.mT).mT
 
+    def gather_flat(self, x: Tensor) -> Tensor:
+        """The flat tensors of all ranks, one behind the other."""
+        return x if self._comm is None else self._comm.all_gather(x)
+
+    def to_experts(self, x: Tensor) -> Tensor:
+        """Batches of all experts [E, C, Z] of this rank's tokens to those of this rank's experts,
+        [E/W, W*C, Z], of all ranks' tokens in the order of ranks.
+        """
+        if self._comm is None:
+            return x
+        sent = self._comm.exchange(x.unflatten(0, (self.world, -1)))
+        return sent.transpose(0, 1).flatten(1, 2)
+
+    def from_experts(self, x: Tensor) -> Tensor:
+        """The inverse of `to_experts`."""
+        if self._comm is None:
+            return x
+        return self._comm.exchange(x.unflatten(1, (self.world, -1)).transpose(0, 1)).flatten(0, 1)
+
     def align(self, *tensors: Tensor) -> float:
         """Give everybody rank 0's tensors; returns the largest differences that this removed, summed over
         ranks. Waits for the device.

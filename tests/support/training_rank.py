@@ -1,5 +1,6 @@
 """One of two ranks in training, as a process of its own, and the batches that it shares with the tests."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,16 +9,21 @@ import torch
 from k3agent.backend.parallel import groups
 from k3agent.backend.training import export
 from k3agent.backend.training.data import HostBatch, pack, synthetic_stream
+from k3agent.backend.training.expert_batches import Batching
 from k3agent.backend.training.team import Plan, Team
-from k3agent.backend.training.trainer import Trainer, to_device
+from k3agent.backend.training.trainer import Trainer, to_device, write
 
 CPU = torch.device("cpu")
 STEPS = 3
 
 
-def trainer(team: Team | None = None, seed: int = 0) -> Trainer:
+PARALLEL = Batching(room=8.0, is_parallel=True)
+"""Room for every token at every expert."""
+
+
+def trainer(team: Team | None = None, seed: int = 0, batching: Batching | None = None) -> Trainer:
     config = export.model_config(export.tiny_config(64))
-    made = Trainer(config, CPU, dtype=torch.float64, compiled=False, seed=seed, team=team)
+    made = Trainer(config, CPU, dtype=torch.float64, compiled=False, seed=seed, team=team, batching=batching)
     made.refresh(rounded=False)
     return made
 
@@ -41,11 +47,40 @@ def tensors_of(made: Trainer) -> dict[str, torch.Tensor]:
     return {"matrices": p.matrices.master, "vectors": p.vectors.master, "bias": made.network.bias}
 
 
-def train_beside(rank: int, port: int, folder: str) -> None:
-    """A process: a rank's side of everything the tests below look at."""
+def meet(rank: int, port: int) -> Team:
     torch.set_num_threads(1)
     groups.set_environment()
-    team = Team(groups.join_group(groups.join_store(2, port), rank, 2, "gloo", CPU))
+    return Team(groups.join_group(groups.join_store(2, port), rank, 2, "gloo", CPU))
+
+
+def train_with_dealt_experts(rank: int, port: int, folder: str) -> None:
+    """A process: a rank that has half of the experts, from the same seed as one that has all."""
+    team = meet(rank, port)
+    made = trainer(team, batching=PARALLEL)
+    start = made.collect()
+    for step in range(STEPS):
+        host = half(step, rank)
+        plan = team.agree(Plan(0.0, False, False, False, float(host.weights.sum())))
+        made.step(to_device(host, CPU), 1.0, rounded=False, share=plan.weight)
+    measures, state = made.read_measures(), made.collect()
+    again = trainer(team, seed=9, batching=PARALLEL)
+    if rank == 0:
+        write(Path(folder), state)
+    team.sums([1.0])
+    again.load(Path(folder))
+    is_same = torch.equal(again.parameters.matrices.master, made.parameters.matrices.master)
+    is_same &= torch.equal(again.optimizer.momentum, made.optimizer.momentum)
+    found = {"start": start["matrices"], "state": state, "loss": measures.loss, "is_same": is_same}
+    found |= {"own": made.parameters.matrices.size, "lost": measures.num_lost}
+    torch.save(found, f"{folder}/{rank}.pt")
+    # Rank 0 has the store; nobody leaves before both are done.
+    team.sums([1.0])
+    team.leave()
+
+
+def train_beside(rank: int, port: int, folder: str) -> None:
+    """A process: a rank's side of everything the tests below look at."""
+    team = meet(rank, port)
     # Another seed: what rank 0 has goes to all.
     made = trainer(team, seed=rank)
     apart, again = made.align(rounded=False), made.align(rounded=False)

@@ -8,12 +8,22 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.training_rank import CPU, STEPS, half, joined, tensors_of, train_beside, trainer
+from support.training_rank import (
+    CPU,
+    STEPS,
+    half,
+    joined,
+    tensors_of,
+    train_beside,
+    train_with_dealt_experts,
+    trainer,
+)
 
 from k3agent.backend.errors import RANK_LOST_STATUS
 from k3agent.backend.parallel import groups
@@ -25,20 +35,44 @@ from k3agent.backend.training.trainer import to_device
 LONG_S = 300.0
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("ranks")
+def run_two(work: Callable[[int, int, str], None], folder: Path) -> list[dict[str, Any]]:
+    """What both ranks have left behind."""
     store = groups.open_store(2)
     context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=train_beside, args=(rank, store.port, str(folder))) for rank in range(2)
-    ]
+    processes = [context.Process(target=work, args=(rank, store.port, str(folder))) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(LONG_S)
     assert [process.exitcode for process in processes] == [0, 0]
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_two(train_beside, tmp_path_factory.mktemp("ranks"))
+
+
+def test_dealt_experts_take_the_steps_of_one_large_batch(tmp_path: Path) -> None:
+    mine, other = run_two(train_with_dealt_experts, tmp_path)
+    alone = trainer()
+    assert torch.equal(mine["start"], alone.parameters.matrices.master)
+    for step in range(STEPS):
+        alone.step(to_device(joined(half(step, 0), half(step, 1)), CPU), 1.0, rounded=False)
+    expected = alone.collect()
+    for name in ("matrices", "vectors", "bias"):
+        assert torch.allclose(mine["state"][name], expected[name], rtol=0, atol=1e-6), name
+        assert torch.equal(mine["state"][name], other["state"][name]), name
+    momentum = mine["state"]["optimizer"]["momentum"]
+    assert torch.allclose(momentum, alone.optimizer.momentum, rtol=0, atol=1e-6)
+    assert mine["loss"] == pytest.approx(alone.read_measures().loss, rel=1e-6)
+    assert mine["is_same"] and other["is_same"]
+    assert mine["lost"] == 0
+    assert mine["own"] < alone.parameters.matrices.size
+    # Any number of ranks goes on from it.
+    again = trainer(seed=5)
+    again.load(tmp_path)
+    assert torch.equal(again.parameters.matrices.master, mine["state"]["matrices"])
 
 
 def test_two_ranks_take_the_steps_of_one_large_batch(ranks: list[dict[str, Any]]) -> None:
@@ -146,7 +180,8 @@ def test_a_run_ends_by_sigterm_resumes_and_names_a_killed_rank(tmp_path: Path) -
     assert [record["ranks_apart"] for record in saved if record.get("event") == "saved"] == [0.0]
 
     out = tmp_path / "second"
-    second = start(out, "--resume", str(tmp_path / "state"))
+    # A state of ranks that each had all experts is gone on with by ranks that have half of them.
+    second = start(out, "--resume", str(tmp_path / "state"), "--expert-parallel")
     records = records_of(out, second, report["steps"] + 2)
     assert records[0]["tokens"] == report["tokens"]
     (pid,) = records[0]["pids"]
