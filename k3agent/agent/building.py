@@ -67,16 +67,18 @@ def load_tools() -> dict[str, Tool[Any]]:
     return dict(BUILTIN)
 
 
-def _specs(info: ModelInfo, *, is_subagent: bool) -> tuple[ToolSpec, ...]:
+def _specs(info: ModelInfo, options: SessionOptions) -> tuple[ToolSpec, ...]:
     from k3agent.tools import COMPACT, NOT_FOR_SUBAGENTS  # lazy: as above
     from k3agent.tools.specs import spec
 
     tools = load_tools()
     if info.profile is Profile.COMPACT:
         return tuple(spec(tools[name], True) for name in COMPACT)
-    left_out = NOT_FOR_SUBAGENTS if is_subagent else ()
-    if info.context_window <= SMALL_WINDOW:
-        # There is no room to tell of subagents, nor for their reports.
+    subtask = options.subtask
+    left_out = NOT_FOR_SUBAGENTS if subtask else ()
+    is_deepest = subtask is not None and subtask.depth >= options.tasks.max_depth
+    if is_deepest or info.context_window <= SMALL_WINDOW:
+        # In a small window there is no room to tell of subagents, nor for their reports.
         left_out = (*left_out, "task")
     return tuple(spec(tool, False) for name, tool in tools.items() if name not in left_out)
 
@@ -186,7 +188,7 @@ def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession
     if not is_compact:
         # What the user's own files say goes to the model and into the store, too.
         system = Masker(options.environ, cwd).mask(system)
-    specs = _specs(info, is_subagent=options.subtask is not None)
+    specs = _specs(info, options)
     effort = choose_effort(options.effort, info)
     probe = Context(
         session_id=session_id, info=info, system=system, tools=specs, effort=effort, response_schema=None
