@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": "measure, replay, load, model: how fast a served model is, and what it bears",
     "plan": "what a model needs in memory, what fits on which GPUs, how to start it",
     "acp": "Agent Client Protocol over stdio, for editors",
+    "mcp": "servers of foreign tools: list, test, add, remove, login, logout; serve: k3agent as one",
     "models": "known models and where each can be reached from here",
     "config": "list (also without a word), get, set, path, trust",
     "login": "stores a provider's key in the system keyring",
@@ -121,6 +122,8 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from k3agent.commands.undo import undo as found
     elif name == "config":
         from k3agent.commands.config import config as found
+    elif name == "mcp":
+        from k3agent.commands.mcp import mcp as found
     elif name == "acp":
         from k3agent.commands.acp import acp as found
     elif name in {"login", "logout"}:

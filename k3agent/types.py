@@ -189,8 +189,7 @@ class Request:
 class TaskBrief:
     """What a subagent is told and given. `folder`: where it works and may write, relative to the workspace;
     `after`: places in the same list, from 1, of the tasks that must be done first; limits of None are the
-    settings' own. `continues`: the number of an earlier task that goes on; then title, folder and mode are
-    those that it has.
+    settings' own.
     """
 
     title: str
@@ -201,7 +200,28 @@ class TaskBrief:
     after: tuple[int, ...] = ()
     max_turns: int | None = None
     max_usd: float | None = None
-    continues: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """A server of foreign tools (MCP): a program (`command`), or an address (`url`). `origin`: where it is
+    configured; `problem`: why it cannot be used as it stands there.
+    """
+
+    name: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    client_id: str = ""
+    scope: str = ""
+    start_timeout_s: float = 30.0
+    call_timeout_s: float = 300.0
+    is_enabled: bool = True
+    origin: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

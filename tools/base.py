@@ -30,13 +30,15 @@ ArgsT = TypeVar("ArgsT", bound=Args, contravariant=True)
 class Access:
     """What a call would do, judged before it runs. Paths are absolute and resolved through links.
 
-    `writes`: files or folders it changes; `runs`: the shell command, as it would be run; `connects`: hosts.
+    `writes`: files or folders it changes; `runs`: the shell command, as it would be run; `connects`: hosts;
+    `calls`: the foreign tool that it would use, by its name for rules.
     """
 
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
     runs: str | None = None
     connects: tuple[str, ...] = ()
+    calls: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

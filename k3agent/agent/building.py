@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from k3agent.agent import foreign
 from k3agent.agent.check_files import files_of_checks
 from k3agent.agent.context import Context, facts, system_prompt
 from k3agent.agent.diskuse import DiskUse
@@ -67,20 +68,19 @@ def load_tools() -> dict[str, Tool[Any]]:
     return dict(BUILTIN)
 
 
-def _specs(info: ModelInfo, options: SessionOptions) -> tuple[ToolSpec, ...]:
+def _specs(options: SessionOptions) -> tuple[ToolSpec, ...]:
     from k3agent.tools import COMPACT, NOT_FOR_SUBAGENTS  # lazy: as above
     from k3agent.tools.specs import spec
 
-    tools = load_tools()
+    info, tools = options.client.info, load_tools()
     if info.profile is Profile.COMPACT:
         return tuple(spec(tools[name], True) for name in COMPACT)
-    subtask = options.subtask
-    left_out = NOT_FOR_SUBAGENTS if subtask else ()
-    is_deepest = subtask is not None and subtask.depth >= options.tasks.max_depth
-    if is_deepest or info.context_window <= SMALL_WINDOW:
-        # In a small window there is no room to tell of subagents, nor for their reports.
+    left_out = NOT_FOR_SUBAGENTS if options.subtask is not None else ()
+    if info.context_window <= SMALL_WINDOW:
+        # There is no room to tell of subagents, nor for their reports.
         left_out = (*left_out, "task")
-    return tuple(spec(tool, False) for name, tool in tools.items() if name not in left_out)
+    own = [spec(tool, False) for name, tool in tools.items() if name not in left_out]
+    return (*own, *foreign.frozen_specs(options))
 
 
 def choose_sandbox(options: SessionOptions) -> Any:
@@ -188,7 +188,7 @@ def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession
     if not is_compact:
         # What the user's own files say goes to the model and into the store, too.
         system = Masker(options.environ, cwd).mask(system)
-    specs = _specs(info, options)
+    specs = _specs(options)
     effort = choose_effort(options.effort, info)
     probe = Context(
         session_id=session_id, info=info, system=system, tools=specs, effort=effort, response_schema=None
@@ -219,6 +219,8 @@ def _unread(options: SessionOptions, info: ModelInfo, files: list[Instruction]) 
             f"{info.model} is a small model with a fixed prompt: it does not read {', '.join(parts)}."
             " Say in the prompt itself what matters."
         )
+    if options.servers:
+        warnings.append(f"{info.model} has a fixed list of tools: MCP servers are not used with it.")
     if options.effort not in (None, Effort.LOW):
         warnings.append(f"{info.model} knows one effort: {options.effort.value} has no effect.")
     return tuple(warnings)

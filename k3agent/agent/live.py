@@ -57,7 +57,7 @@ class Broadcast:
         except OSError as error:
             log.warning("session %s cannot be watched: %s", self._session.id, error)
             return False
-        self._session.subscribe(self._event)
+        self._session.subscribe(self._event, is_shown=False)
         return True
 
     async def aclose(self) -> None:

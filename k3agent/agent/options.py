@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from k3agent.agent.extensions import NO_EXTENSIONS, Extensions, load_extensions
+from k3agent.agent.foreign import servers_of
 from k3agent.agent.instructions import checks_in, find_instructions
 from k3agent.config.settings import Settings
 from k3agent.providers.base import ModelClient
-from k3agent.types import Effort, JsonObject, SessionId, Usage
+from k3agent.types import Effort, JsonObject, ServerSpec, SessionId, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +47,11 @@ BY_DEFAULT = CompactAt()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """Bounds of subagents: how many work at a time; how many levels there are (1: they start none of their
-    own); what each may use, with those that it starts, where its task says nothing; and the projected price
-    of a fan-out above which the user is asked, or it is refused where nobody is there.
+    """Bounds of subagents: how many work at a time, what each may use where its task says nothing, and the
+    projected price of a fan-out above which the user is asked, or it is refused where nobody is there.
     """
 
     max_parallel: int = 4
-    max_depth: int = 1
     max_turns: int = 60
     max_tokens: int = 2_000_000
     max_usd: float = 2.0
@@ -67,7 +66,7 @@ BY_DEFAULT_TASKS = TaskLimits()
 class Subtask:
     """What makes a session a subagent's: whose task it does. It may read in `readable`, and write nowhere but
     in its own folder; `walls` are the folders of the session that started it. `rules_root`: the folder that
-    permission rules are relative to. `depth`: 1 for the subagent of a session that is none.
+    permission rules are relative to.
     """
 
     parent: SessionId
@@ -75,7 +74,6 @@ class Subtask:
     rules_root: Path
     walls: tuple[Path, ...]
     readable: tuple[Path, ...] = ()
-    depth: int = 1
 
     @property
     def meta(self) -> JsonObject:
@@ -114,6 +112,10 @@ class SessionOptions:
     tasks: TaskLimits = BY_DEFAULT_TASKS
     subtask: Subtask | None = None
     snapshots: bool = True
+    # Servers of foreign tools (MCP), words on those that are not used, and `fleet`: those that run.
+    servers: tuple[ServerSpec, ...] = ()
+    server_warnings: tuple[str, ...] = ()
+    fleet: Any = None
     # Puts others in the place of tools, as an editor does for those that work on files.
     adapt_tools: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     extensions: Extensions = NO_EXTENSIONS
@@ -131,6 +133,7 @@ class SessionOptions:
         extra_dirs: tuple[Path, ...],
     ) -> SessionOptions:
         """What the settings say; `default_mode` is the permission mode where they say nothing."""
+        servers, server_warnings = servers_of(settings, environ, cwd, home)
         return cls(
             cwd=cwd,
             client=client,
@@ -164,7 +167,6 @@ class SessionOptions:
             extra_dirs=extra_dirs,
             tasks=TaskLimits(
                 max_parallel=settings.tasks_max_parallel,
-                max_depth=settings.tasks_max_depth,
                 max_turns=settings.tasks_max_turns,
                 max_tokens=settings.tasks_max_tokens,
                 max_usd=settings.tasks_max_usd,
@@ -173,6 +175,8 @@ class SessionOptions:
             ),
             snapshots=settings.snapshots == "on",
             extensions=load_extensions(cwd.resolve(), environ, home, has_hooks=settings.hooks == "on"),
+            servers=servers,
+            server_warnings=server_warnings,
         )
 
 

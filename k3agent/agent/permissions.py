@@ -278,6 +278,8 @@ class Permissions:
         if access.runs is not None:
             verdicts.append(self._judge_command(tool, access.runs))
         verdicts += [self._judge_host(tool, host) for host in access.connects]
+        if access.calls is not None:
+            verdicts.append(self._judge_foreign(access.calls))
         if not verdicts:
             return Verdict(action=Action.ALLOW, reason="it touches nothing", by="mode")
         return strictest(verdicts)
@@ -327,6 +329,14 @@ class Permissions:
                 if rule.fits_tool(tool) and (rule.pattern is None or fnmatch.fnmatchcase(host, rule.pattern)):
                     return Verdict(action=action, reason=f"the rule {rule.text} says so", by="rule")
         return Verdict(action=Action.ASK, reason=f"it would connect to {host}", by="mode")
+
+    def _judge_foreign(self, name: str) -> Verdict:
+        """A tool of an MCP server: what it does is not known, so only a rule for its name allows it."""
+        for rules, action in ((self._deny, Action.DENY), (self._allow, Action.ALLOW)):
+            for rule in rules:
+                if rule.fits_tool(name) and rule.pattern is None:
+                    return Verdict(action=action, reason=f"the rule {rule.text} says so", by="rule")
+        return Verdict(action=Action.ASK, reason=f"it would use the foreign tool {name}", by="mode")
 
     def _judge_command(self, tool: str, command: str) -> Verdict:
         from k3agent.agent.shell_syntax import parse  # lazy: tree-sitter, 30 ms, only when a shell is used

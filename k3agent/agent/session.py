@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from k3agent.agent import building, resume
+from k3agent.agent import building, foreign, resume
 from k3agent.agent.approvals import Answer, Approvals
 from k3agent.agent.check_files import CheckFiles
 from k3agent.agent.compaction import Compactor, CompactorParts
@@ -28,13 +28,12 @@ from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.safekeeping import Safekeeping, restore_notices
 from k3agent.agent.sessionview import SessionView
 from k3agent.agent.step import Stepper
-from k3agent.agent.subagent import Subagents
-from k3agent.agent.taskplan import SubagentParts
+from k3agent.agent.subagent import SubagentParts
 from k3agent.agent.tasks import load_todo
 from k3agent.agent.transcript import Transcript, new_session_id
 from k3agent.agent.turns import TurnRunner, TurnTime
 from k3agent.agent.undo import Undo
-from k3agent.errors import K3AgentError, ProviderError
+from k3agent.errors import K3AgentError
 from k3agent.events import AnyEvent, Decision, Noticed, TurnEnded, TurnOutcome, TurnStarted
 from k3agent.providers.base import ModelInfo
 from k3agent.safety.environment import child_environ
@@ -69,7 +68,6 @@ class Session(SessionView):
         self.permission_mode = options.permission_mode
         self.specs: tuple[ToolSpec, ...] = stored.tools
         self.commands = options.extensions.commands
-        self._options = options
         self._store, self._lock = store, lock
         self._cwd = options.cwd.resolve()
         self._checked = building.checked_files(options, self._cwd)
@@ -101,6 +99,7 @@ class Session(SessionView):
         )
         self._limits = building.limit_policy(options, self.id, self.receipt, self._elapsed_s)
         self._stepper.may_step = self._limits.may_step
+        self._options = foreign.with_servers(options, self.specs, self._emitter)
         self._tool_ctx = self._build_tool_context()
         self._hooks = building.session_hooks(
             options, self._emitter, self._masker, store, lambda: self.permission_mode
@@ -110,7 +109,8 @@ class Session(SessionView):
         self._turns = TurnRunner(self._bench, turn_time, self._turn_parts)
         self.compactor = self._build_compactor()
         self._opening = self._build_opening()
-        self._warnings = [*stored.warnings, *(() if options.subtask else options.extensions.warnings)]
+        new = () if options.subtask else (*options.extensions.warnings, *options.server_warnings)
+        self._warnings = [*stored.warnings, *new]
 
     # --- making one ---------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Session(SessionView):
         permissions = Permissions(
             mode=options.permission_mode, allow=options.allow, deny=options.deny, territory=territory
         )
-        tools = options.adapt_tools(building.load_tools())
+        tools = options.adapt_tools(building.load_tools() | foreign.tools_of(self._options.fleet, self.specs))
         offered = {spec.name: tools[spec.name] for spec in self.specs if spec.name in tools}
         return Workbench(
             tools=offered,
@@ -253,13 +253,13 @@ class Session(SessionView):
         )
         return Compactor(parts)
 
-    def _subagents(self, permissions: Permissions) -> Subagents:
+    def _subagents(self, permissions: Permissions) -> SubagentParts:
         async def open_child(options: SessionOptions, child: SessionId) -> Session:
             if self._store.exists(child):
                 return await Session.resume(child, options)
             return await Session.create(options, session_id=child)
 
-        parts = SubagentParts(
+        return SubagentParts(
             store=self._store,
             session_id=self.id,
             emitter=self._emitter,
@@ -271,16 +271,16 @@ class Session(SessionView):
             fixed_tokens=self._context.fixed_tokens,
             open=open_child,
         )
-        return Subagents(parts)
 
     # --- what front ends do -------------------------------------------------------------------------------
 
-    def subscribe(self, reader: Callable[[AnyEvent], None]) -> None:
-        """`reader` is called synchronously with every event from now on, and must be quick."""
+    def subscribe(self, reader: Callable[[AnyEvent], None], *, is_shown: bool = True) -> None:
+        """`reader` is called synchronously with every event from now on, and must be quick. One that shows
+        them to a person gets the warnings of the start.
+        """
         self._emitter.subscribe(reader)
-        for warning in self._warnings:
-            self._emitter.emit(Noticed, level="warning", text=warning)
-        self._warnings = []
+        while is_shown and self._warnings:
+            self._emitter.emit(Noticed, level="warning", text=self._warnings.pop(0))
         self._opening.begin()
 
     async def submit(self, text: str, images: Sequence[ImagePart] = ()) -> TurnEnded:
@@ -341,10 +341,6 @@ class Session(SessionView):
         """
         self._opening.interrupt()
         self._turns.interrupt(reason)
-
-    def pause(self, failure: ProviderError) -> bool:
-        """Stop the subagents that run, resumably, since their endpoint fails. Whether there are any."""
-        return self._bench.subagents.pause(failure)
 
     @property
     def error(self) -> K3AgentError | None:
@@ -407,6 +403,7 @@ class Session(SessionView):
         await self._opening.aclose()
         await self._hooks.aclose("other")
         await self._jobs.aclose()
+        await foreign.close(self._options)
         self._tool_ctx.sandbox.close()
         self._masker.mask_files(self._tool_ctx.output_dir, ())
         self._lock.release()
@@ -457,6 +454,9 @@ class Session(SessionView):
             job_notices=self._jobs.take_notices,
             restore_notices=lambda: restore_notices(self._store, self.id),
             calls=lambda turn: self._store.calls(self.id, turn=turn),
+            late_tools=lambda: foreign.late_tools(
+                self._options.fleet, self._context, self._transcript.messages
+            ),
             mask=self._masker.mask,
             steering=self._steering,
             is_interactive=options.is_interactive,

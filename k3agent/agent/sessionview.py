@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from k3agent.agent import foreign
 from k3agent.agent.compaction import Compactor
+from k3agent.agent.options import SessionOptions
 from k3agent.agent.transcript import History, Transcript
 from k3agent.store.sessions import SessionStore
-from k3agent.types import Message, SessionId, ToolSpec
+from k3agent.types import JsonObject, Message, SessionId, ToolSpec
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import ToolContext
@@ -22,6 +24,7 @@ class SessionView:
     id: SessionId
     specs: tuple[ToolSpec, ...]
     compactor: Compactor
+    _options: SessionOptions
     _store: SessionStore
     _transcript: Transcript
     _tool_ctx: ToolContext
@@ -35,6 +38,11 @@ class SessionView:
     @property
     def tool_names(self) -> tuple[str, ...]:
         return tuple(spec.name for spec in self.specs)
+
+    @property
+    def mcp_servers(self) -> list[JsonObject]:
+        """{name, status, detail, tools} of each server of foreign tools."""
+        return foreign.states_of(self._options.fleet)
 
     @property
     def sandbox(self) -> Sandbox:

@@ -29,6 +29,8 @@ def rules_for(tool: str, access: Access, cwd: Path) -> tuple[str, ...]:
     """The rules, or none where no rule would be narrow enough. Rules are those of permissions.py."""
     if access.runs is not None:
         return _command_rules(tool, access.runs)
+    if access.calls is not None:
+        return (access.calls,)
     if access.connects:
         return tuple(f"{tool}({host})" for host in access.connects)
     inside = [path for path in access.writes if path.is_relative_to(cwd)]

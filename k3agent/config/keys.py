@@ -69,6 +69,14 @@ def remove_key(home: Path, provider: str) -> bool:
     return True
 
 
+def read_key(home: Path, provider: str) -> str:
+    """The stored key, '' for none. Raises ConfigError where the keyring does not give it."""
+    entry = _load(home).get(provider)
+    if entry is None:
+        return ""
+    return _from_keyring(provider, home) if entry.get("where") == KEYRING else str(entry.get("key", ""))
+
+
 def _into_keyring(provider: str, key: str) -> str:
     """'' when it is there, else why it is not."""
     try:

@@ -127,9 +127,6 @@ class Settings:
         minimum=0.0001,
     )
     tasks_max_parallel: int = _setting("int", 4, "subagents that work at the same time", minimum=1)
-    tasks_max_depth: int = _setting(
-        "int", 1, "levels of subagents; with 2 a subagent may start some of its own", minimum=1
-    )
     tasks_max_turns: int = _setting("int", 60, "model calls of one subagent", minimum=2)
     tasks_max_tokens: int = _setting("int", 2_000_000, "tokens of one subagent, input and output", minimum=1)
     tasks_max_usd: float = _setting("float", 2.0, "USD of one subagent", minimum=0)
@@ -169,6 +166,9 @@ class Settings:
         "str", "off", "plain lines without animation or frames", choices=("off", "on")
     )
     providers: Mapping[str, ProviderSettings] = field(default_factory=dict)
+    # `[mcp.NAME]` tables, each with its file; config/servers.py checks them. `mcp_files`: of --mcp-config.
+    mcp: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    mcp_files: tuple[Path, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
     untrusted: Path | None = None
 
@@ -255,15 +255,16 @@ def load_settings(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     providers: dict[str, dict[str, Any]] = {}
+    mcp: dict[str, tuple[str, Any]] = {}
     untrusted: Path | None = None
-    _add_file(user_config(environ), values, origins, providers)
+    _add_file(user_config(environ), values, origins, providers, mcp)
     repository = repository_configs((cwd or Path.cwd()).absolute())
     if repository is not None:
         from k3agent.config.trust import is_trusted  # lazy: hashlib and json, only where there is such a file
 
         if is_trusted(data_home(environ), repository[0].parent):
             for path in repository:
-                _add_file(path, values, origins, providers)
+                _add_file(path, values, origins, providers, mcp)
         else:
             untrusted = next(path for path in repository if path.is_file())
     for key, item in SPECS.items():
@@ -279,13 +280,18 @@ def load_settings(
     return Settings(
         **{_NAME_OF[key]: value for key, value in values.items()},
         providers=named,
+        mcp=mcp,
         origins=origins,
         untrusted=untrusted,
     )
 
 
 def _add_file(
-    path: Path, values: dict[str, Any], origins: dict[str, str], providers: dict[str, dict[str, Any]]
+    path: Path,
+    values: dict[str, Any],
+    origins: dict[str, str],
+    providers: dict[str, dict[str, Any]],
+    mcp: dict[str, tuple[str, Any]],
 ) -> None:
     try:
         text = path.read_text(encoding="utf-8")
@@ -302,6 +308,10 @@ def _add_file(
     for name, table in _take_providers(data, path, text).items():
         providers.setdefault(name, {}).update(table)
         origins[f"providers.{name}"] = str(path)
+    servers = data.pop("mcp", {})
+    if not isinstance(servers, dict):
+        raise ConfigError(f"{path}, line {line_of(text, 'mcp')}: mcp must be tables [mcp.NAME]")
+    mcp.update({name: (str(path), table) for name, table in servers.items()})
     for key, value in _flat(data):
         where = f"{path}, line {line_of(text, key)}"
         item = SPECS.get(key)

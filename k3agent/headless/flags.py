@@ -84,6 +84,10 @@ def _add_session(parser: Parser) -> None:
     add("--continue", action="store_true", dest="continues", help="go on with this folder's newest session")
     add("--fork-session", action="store_true", help="with --resume or --continue: as a new session")
     add("--session-id", type=_uuid, metavar="UUID", help="the id of the new session")
+    add(
+        "--mcp-config", action="append", default=[], type=Path, metavar="FILE",
+        help="further MCP servers, in the form of .mcp.json; repeatable",
+    )  # fmt: skip
     add("--ephemeral", action="store_true", help="store nothing")
     add("--at", type=_time, metavar="TIME", help="begin then: 22:30, or 2026-05-01T22:30")
     add("--detach", action="store_true", help="run in the background; k3agent resume ID watches it")
@@ -215,6 +219,7 @@ def _settings(args: Namespace, environ: dict[str, str], cwd: Path) -> Settings:
     settings = load_settings(environ, cwd, flags)
     return dataclasses.replace(
         settings,
+        mcp_files=tuple(path.expanduser().absolute() for path in args.mcp_config),
         allow=(*settings.allow, *args.allow),
         deny=(*settings.deny, *args.deny),
         checks_commands=(*settings.checks_commands, *args.check),

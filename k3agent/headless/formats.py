@@ -53,6 +53,7 @@ class Start:
     permission_mode: str
     sandbox: str
     context_window: int
+    mcp_servers: tuple[JsonObject, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,7 +182,7 @@ class StreamJsonFormat:
             provider=start.provider,
             base_url=start.base_url,
             tools=list(start.tools),
-            mcp_servers=[],
+            mcp_servers=list(start.mcp_servers),
             permission_mode=start.permission_mode,
             sandbox=start.sandbox,
             k3agent_version=__version__,

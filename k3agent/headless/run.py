@@ -167,8 +167,8 @@ class HeadlessRun:
         gc.enable()
         self.broadcast = Broadcast(self.session, self._store_home or options.home)
         await self.broadcast.start()
-        self.session.subscribe(self._event)
         self.form.started(self._start(self.session))
+        self.session.subscribe(self._event)
         ended: TurnEnded | None = await self._goals(self.session, prompts)
         texts = [] if ended is not None else prompts
         async for text in self._prompts() if texts is None else _each(texts):
@@ -345,6 +345,7 @@ class HeadlessRun:
             permission_mode=session.permission_mode,
             sandbox=session.sandbox.name,
             context_window=info.context_window,
+            mcp_servers=tuple(session.mcp_servers),
         )
 
     # --- what comes from outside while it runs ---

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError, spawn_agent_process
-from acp.interfaces import Client
 from acp.schema import (
     AcceptElicitationResponse,
     AllowedOutcome,
@@ -29,7 +28,7 @@ from support.headless import Bench
 
 
 @dataclass
-class Editor(Client):
+class Editor:
     """`buffers` are unsaved texts by path; `choose` picks an option's id for a permission, None cancels."""
 
     choose: Callable[[Any, list[Any]], str | None] = lambda call, options: options[0].option_id

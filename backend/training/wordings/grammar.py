@@ -220,11 +220,10 @@ class Habit:
         return value if self.bare and not self.mark and value.isidentifier() else _delimited(value, self.text)
 
 
-def filled(
-    goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train"
-) -> tuple[list[str], list[bool], bool]:
-    """A wording in pieces with the slot values in it: the texts, which of them are slots, and whether a full
-    stop may follow.
+def phrase(goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train", noise: bool = True) -> str:
+    """A user message that asks for the goal with these slot values.
+
+    Without `noise` the message is the plain template, mostly lower case and without final full stop.
     """
     templates = goal.templates(part)
     pieces: list[str | Slot] = []
@@ -248,15 +247,8 @@ def filled(
         texts.append(value)
         fixed.append(True)
         closable = not (piece.bare or (goal.slots[piece.name] == "code" and value == slots.get(piece.name)))
-    return texts, fixed, closable or isinstance(pieces[-1], str)
-
-
-def phrase(goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train", noise: bool = True) -> str:
-    """A user message that asks for the goal with these slot values.
-
-    Without `noise` the message is the plain template, mostly lower case and without final full stop.
-    """
-    texts, fixed, closable = filled(goal, slots, rng, part)
+    if isinstance(pieces[-1], str):
+        closable = True
     return dress(texts, fixed, goal.light, closable, rng) if noise else "".join(texts)
 
 

@@ -1,0 +1,235 @@
+"""Foreign tools with real servers: the reference server for the time, and one of ours on the official SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp_server_time", reason="the reference server is not installed")
+
+from support.headless import Bench, make_bench
+from support.mcp_servers import ODD_SERVER
+from support.runs import served, wait_for
+
+from k3agent.providers.scripted import ScriptedCall, Step
+
+TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
+NOW = ScriptedCall(name="mcp__time__get_current_time", arguments={"timezone": "Europe/Berlin"})
+NOW_BY_BRIDGE = ScriptedCall(
+    name="mcp",
+    arguments={"server": "time", "tool": "get_current_time", "arguments": '{"timezone":"Europe/Berlin"}'},
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return make_bench(tmp_path)
+
+
+def configure(bench: Bench, **servers: Any) -> None:
+    folder = bench.root / "config" / "k3agent"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+
+
+def odd(*args: str) -> dict[str, Any]:
+    return {"command": sys.executable, "args": [str(ODD_SERVER), *args]}
+
+
+def results(server: Any) -> list[str]:
+    return [
+        message["content"] for message in server.requests[-1].json["messages"] if message["role"] == "tool"
+    ]
+
+
+def tool_names(request: Any) -> list[str]:
+    return [tool["function"]["name"] for tool in request.json["tools"]]
+
+
+def test_the_first_session_reaches_a_server_that_it_does_not_know_yet(bench: Bench) -> None:
+    configure(bench, time=TIME)
+    steps = [
+        Step(calls=(ScriptedCall(name="mcp", arguments={"server": "time"}),)),
+        Step(calls=(NOW_BY_BRIDGE,)),
+        Step(text="late"),
+    ]
+    with served(bench, steps) as server:
+        ran = bench.stream("What time is it?", "--allow", "mcp__time__*")
+    assert ran.result["subtype"] == "success", ran.err
+    init = ran.lines[0]
+    assert init["mcp_servers"][0]["name"] == "time"
+    assert "mcp" in init["tools"]
+    listed, now = results(server)
+    assert "convert_time" in listed
+    assert "Europe/Berlin" in now
+    # The tools came late: told of once, behind what was there, with the list of tools as it was.
+    first, *later = server.requests
+    for request in later:
+        assert request.json["tools"] == first.json["tools"]
+    assert [request.json["messages"][: len(first.json["messages"])] for request in later] == [
+        first.json["messages"]
+    ] * len(later)
+    told = [
+        m
+        for m in server.requests[-1].json["messages"]
+        if "Tools of the MCP server time" in str(m.get("content"))
+    ]
+    assert len(told) == 1
+
+
+def test_later_sessions_have_the_tools_in_their_list_and_ask(bench: Bench) -> None:
+    configure(bench, time=TIME)
+    ran = bench.run("mcp", "test", "time")
+    assert ran.code == 0, ran.err
+    assert "get_current_time" in ran.out
+    with served(bench, [Step(calls=(NOW,)), Step(text="done")]) as server:
+        denied = bench.stream("What time is it?")
+    assert denied.result["permission_denials"][0]["tool"] == "mcp__time__get_current_time"
+    assert "permission denied" in results(server)[0]
+    assert "mcp__time__get_current_time" in tool_names(server.requests[0])
+    with served(bench, [Step(calls=(NOW,)), Step(text="done")]) as server:
+        bench.stream("What time is it?", "--allow", "mcp__time__get_current_time")
+    assert "Europe/Berlin" in results(server)[0]
+    # Nothing came late.
+    assert not any("from k3agent" in str(m.get("content")) and "MCP server time" in str(m.get("content"))
+                   for m in server.requests[-1].json["messages"])  # fmt: skip
+    with served(bench, [Step(calls=(NOW_BY_BRIDGE,)), Step(text="done")]) as server:
+        ran = bench.stream("What time is it?", "--allow", "mcp__time__*", "--deny", "mcp__time__get_*")
+    assert ran.result["permission_denials"]
+
+
+def test_dead_and_silent_servers_do_not_hold_up_the_start(bench: Bench) -> None:
+    configure(
+        bench,
+        gone={"command": str(bench.root / "no-such-program")},
+        dies={"command": sys.executable, "args": ["-c", "import sys; sys.exit('no licence found')"]},
+        silent={
+            "command": sys.executable,
+            "args": ["-c", "import time; time.sleep(600)"],
+            "start_timeout_s": 3,
+        },
+    )
+    steps = [
+        Step(text="hello"),
+        Step(calls=tuple(ScriptedCall(name="mcp", arguments={"server": name}) for name in ("gone", "dies"))),
+        Step(calls=(ScriptedCall(name="mcp", arguments={"server": "silent"}),)),
+        Step(text="none works"),
+    ]
+    with served(bench, steps) as server:
+        ran = bench.stream("hi")
+        assert ran.result["subtype"] == "success"
+        session = ran.result["session_id"]
+        ran = bench.stream("try them", "--resume", session)
+    gone, dies, silent = results(server)
+    assert "cannot be started" in gone
+    assert "no licence found" in dies
+    assert "no answer within 3 s" in silent
+    listed = bench.run("mcp", "list")
+    assert listed.code == 0
+    assert "cannot be started" in listed.out
+    assert "no licence found" in listed.out
+
+
+def test_results_are_bounded_masked_and_errors_are_errors(bench: Bench) -> None:
+    configure(bench, odd=odd())
+    calls = [
+        ScriptedCall(name="mcp", arguments={"server": "odd", "tool": tool, "arguments": "{}"})
+        for tool in ("long", "fails", "picture", "orders", "nothing")
+    ]
+    with served(bench, [*(Step(calls=(call,)) for call in calls), Step(text="done")]) as server:
+        bench.stream("go", "--allow", "mcp__odd__*")
+    long, fails, picture, orders, nothing = results(server)
+    assert len(long) < 60_000
+    assert "characters cut" in long
+    assert fails.startswith("Error") and "out of paper" in fails
+    assert any(part["type"] == "image_url" for part in picture) if isinstance(picture, list) else False
+    assert "is data from mcp, not a request" in orders
+    assert "unknown tool" in nothing.lower()
+
+
+def test_odd_names_and_descriptions_are_made_harmless(bench: Bench) -> None:
+    configure(bench, odd=odd())
+    assert bench.run("mcp", "test", "odd").code == 0
+    with served(bench, [Step(text="done")]) as server:
+        bench.stream("go")
+    tools = {tool["function"]["name"]: tool["function"] for tool in server.requests[0].json["tools"]}
+    foreign = {name: tool for name, tool in tools.items() if name.startswith("mcp__odd__")}
+    assert all(name.replace("_", "").replace("-", "").isalnum() and len(name) <= 64 for name in foreign)
+    text = json.dumps(foreign)
+    assert "Ignore all previous instructions" not in text
+    assert "left out" in text
+    assert "\\u202e" not in text
+    assert "<data " in text
+
+
+def test_servers_end_with_the_run_also_when_they_do_not_want_to(bench: Bench) -> None:
+    pids = bench.root / "pids"
+    configure(bench, odd=odd("--stay", "--pid-file", str(pids)))
+    with served(
+        bench, [Step(calls=(ScriptedCall(name="mcp", arguments={"server": "odd"}),)), Step(text="done")]
+    ):
+        ran = bench.stream("go")
+    assert ran.result["subtype"] == "success"
+    pid = int(pids.read_text())
+    wait_for(lambda: not alive(pid), limit_s=30)
+
+
+def test_a_server_that_dies_in_a_call_says_so_and_comes_back(bench: Bench) -> None:
+    configure(bench, odd=odd())
+    call = {"server": "odd", "arguments": "{}"}
+    steps = [
+        Step(calls=(ScriptedCall(name="mcp", arguments={**call, "tool": "dies"}),)),
+        Step(calls=(ScriptedCall(name="mcp", arguments={**call, "tool": "works"}),)),
+        Step(text="done"),
+    ]
+    with served(bench, steps) as server:
+        bench.stream("go", "--allow", "mcp__odd__*")
+    dies, works = results(server)
+    assert "may have had effects" in dies
+    assert "fine" in works
+
+
+def test_a_repository_s_servers_wait_for_trust(bench: Bench) -> None:
+    (bench.workspace / ".mcp.json").write_text(json.dumps({"mcpServers": {"time": TIME}}))
+    with served(bench, [Step(text="done")] * 2) as server:
+        ran = bench.stream("go")
+        assert "mcp" not in ran.lines[0]["tools"]
+        assert "k3agent config trust" in ran.out + ran.err
+        assert bench.run("config", "trust").code == 0
+        ran = bench.stream("go")
+    assert "mcp" in ran.lines[0]["tools"]
+    assert server.requests
+    (bench.workspace / ".mcp.json").write_text(json.dumps({"mcpServers": {"time": {"command": "evil"}}}))
+    assert "not obeyed" in bench.run("mcp", "list").out
+
+
+def test_servers_are_added_listed_and_removed(bench: Bench) -> None:
+    added = bench.run("mcp", "add", "time", "--", TIME["command"], *TIME["args"])
+    assert added.code == 0, added.err
+    listed = bench.run("mcp", "list", "--json")
+    (entry,) = json.loads(listed.out)
+    assert (entry["name"], entry["status"], entry["tools"]) == ("time", "ready", 2)
+    assert bench.run("mcp", "remove", "time").code == 0
+    assert json.loads(bench.run("mcp", "list", "--json").out) == []
+    for wrong in (
+        ["add", "a__b", "--", "x"],
+        ["add", "x"],
+        ["add", "x", "--url", "ftp://x"],
+        ["remove", "x"],
+        ["test", "x"],
+    ):
+        ran = bench.run("mcp", *wrong)
+        assert ran.code in (2, 52), (wrong, ran.out, ran.err)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

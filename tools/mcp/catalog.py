@@ -1,0 +1,158 @@
+"""What a server says of its tools, made fit for a model: names, descriptions, schemas, and their memory.
+
+All of it is the server's own text: names lose odd characters, descriptions stand in a fence or go where they
+talk to a model, and everything is bounded. What a server said last is kept, so that the next session
+knows its tools before the server is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from k3agent.safety.fencing import fence, speaks_to_the_model
+from k3agent.safety.visible import reveal
+from k3agent.types import JsonObject, ServerSpec, ToolSpec
+
+PREFIX = "mcp__"
+MAX_NAME_CHARS = 64
+MAX_TOOLS = 300
+MAX_DESCRIPTION_CHARS = 4_000
+MAX_SCHEMA_CHARS = 16_000
+_ODD = re.compile(r"[^A-Za-z0-9_-]+")
+_FILE = "mcp-tools.json"
+# Keywords of a schema whose values are words for the model.
+_WORDS = ("description", "title")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A tool as its server names it, and as the model is told of it."""
+
+    server: str
+    tool: str
+    spec: ToolSpec
+
+
+def tool_name(server: str, tool: str) -> str:
+    """The name for the model and for rules. What cannot stand in it is replaced, and told apart by a hash."""
+    plain = f"{PREFIX}{server}__{_ODD.sub('_', tool)}"
+    if plain == f"{PREFIX}{server}__{tool}" and len(plain) <= MAX_NAME_CHARS:
+        return plain
+    mark = hashlib.sha256(tool.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+    return f"{plain[: MAX_NAME_CHARS - 7]}_{mark}"
+
+
+def listed(server: str, tools: Iterable[Any]) -> tuple[Listed, ...]:
+    """The tools of `tools/list` that can be used, by name; what is not understood is left out."""
+    found: dict[str, Listed] = {}
+    for tool in tools:
+        name = tool.get("name") if isinstance(tool, dict) else None
+        if not isinstance(name, str) or not name or len(found) >= MAX_TOOLS:
+            continue
+        told = tool_name(server, name)
+        if told not in found:
+            spec = ToolSpec(
+                name=told,
+                description=_description(server, name, tool.get("description")),
+                parameters=_schema(tool.get("inputSchema")),
+            )
+            found[told] = Listed(server=server, tool=name, spec=spec)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _description(server: str, tool: str, text: Any) -> str:
+    head = f"The tool {_one_line(tool)} of the MCP server {server}."
+    if not isinstance(text, str) or not text.strip():
+        return head
+    text = reveal(text.strip())
+    if speaks_to_the_model(text):
+        return f"{head} Its description is left out: it talks to a model instead of telling of the tool."
+    if len(text) > MAX_DESCRIPTION_CHARS:
+        text = text[:MAX_DESCRIPTION_CHARS] + " [...]"
+    return f"{head} What the server says of it:\n{fence(text, f'MCP server {server}')}"
+
+
+def _one_line(text: str) -> str:
+    return reveal(" ".join(text.split()))[:100]
+
+
+def _schema(schema: Any) -> JsonObject:
+    """The schema of the arguments; without its words, or none, where it is too long."""
+    if not isinstance(schema, dict):
+        return {"type": "object", "properties": {}}
+    for with_words in (True, False):
+        plain = _plain(schema, with_words, 0)
+        assert isinstance(plain, dict)
+        if len(json.dumps(plain)) <= MAX_SCHEMA_CHARS:
+            return {**plain, "type": "object"}
+    return {"type": "object", "properties": {}, "additionalProperties": True}
+
+
+def _plain(node: Any, with_words: bool, depth: int, *, are_names: bool = False) -> Any:
+    """`node` with what its words hide made visible. `are_names`: the keys are the server's own names."""
+    if depth > 40:
+        return {}
+    if isinstance(node, list):
+        return [_plain(item, with_words, depth + 1) for item in node]
+    if isinstance(node, str):
+        return reveal(node)
+    if not isinstance(node, dict):
+        return node
+    out: JsonObject = {}
+    for key, value in node.items():
+        if not are_names and key in _WORDS and isinstance(value, str):
+            if with_words and not speaks_to_the_model(value):
+                out[key] = reveal(value)
+            continue
+        if key == "$schema":
+            continue
+        inner = not are_names and key in ("properties", "$defs", "definitions")
+        out[key] = _plain(value, with_words, depth + 1, are_names=inner)
+    return out
+
+
+# --- what was said last -------------------------------------------------------------------------------------
+
+
+def fingerprint(server: ServerSpec) -> str:
+    """Of what the server is; tools of another one under the same name are not its tools."""
+    what = [server.command, server.args, sorted(server.env), server.cwd, server.url]
+    return hashlib.sha256(json.dumps(what).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def remembered(home: Path, server: ServerSpec) -> tuple[Listed, ...] | None:
+    """The tools that the server had when it was last there; None when it never was."""
+    entry = _load(home).get(fingerprint(server))
+    return None if entry is None else listed(server.name, entry)
+
+
+def remember(home: Path, server: ServerSpec, tools: list[Any]) -> None:
+    """Keep what the server said; a folder that cannot be written only costs the memory."""
+    known = _load(home)
+    key = fingerprint(server)
+    if known.get(key) == tools:
+        return
+    known[key] = tools
+    draft = home / f"{_FILE}.{os.getpid()}"
+    try:
+        draft.write_text(json.dumps(known), encoding="utf-8")
+        draft.replace(home / _FILE)
+    except OSError:
+        draft.unlink(missing_ok=True)
+
+
+def _load(home: Path) -> dict[str, list[Any]]:
+    try:
+        data = json.loads((home / _FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(data, Mapping):
+        return {}
+    return {str(key): value for key, value in data.items() if isinstance(value, list)}

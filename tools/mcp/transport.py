@@ -1,0 +1,148 @@
+"""How messages reach a server of foreign tools, and one of the two ways: a program's standard streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from k3agent.errors import ToolError
+from k3agent.types import JsonObject, ServerSpec
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+MAX_ERROR_CHARS = 2_000
+# A run gives the whole clean-up three seconds.
+GRACE_S = 0.7
+
+
+class Transport(Protocol):
+    """`start` raises ToolError. Then messages go to `on_message`, and the end, with its reason, once to
+    `on_end`.
+    """
+
+    async def start(self) -> None: ...
+
+    def send(self, message: JsonObject) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class ProgramTransport:
+    """A program that speaks lines of JSON. It runs in a process group of its own and ends with us: its
+    standard input closes, then it is asked, then killed.
+    """
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        environ: Mapping[str, str],
+        cwd: Path,
+        on_message: Callable[[Any], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self._spec = spec
+        self._environ = {**environ, **spec.env}
+        self._cwd = cwd / spec.cwd
+        self._on_message, self._on_end = on_message, on_end
+        self._process: asyncio.subprocess.Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._errors = ""
+        self._is_closing = False
+
+    async def start(self) -> None:
+        spec = self._spec
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                spec.command,
+                *spec.args,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=self._cwd,
+                env=self._environ,
+                limit=MAX_MESSAGE_BYTES,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolError(
+                f"{spec.command} cannot be started: {error.strerror}; is it installed and on PATH?"
+            ) from error
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
+
+    def send(self, message: JsonObject) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.is_closing():
+            return
+        process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def _read(self) -> None:
+        process = self._process
+        assert process is not None and process.stdout is not None
+        try:
+            while line := await process.stdout.readline():
+                if not line.strip():
+                    continue
+                try:
+                    message = json.loads(line)
+                except (ValueError, RecursionError):
+                    # Many programs print a greeting first.
+                    log.info("MCP server %s printed a line that is no JSON: %r", self._spec.name, line[:200])
+                    continue
+                self._on_message(message)
+        except ValueError:
+            self._end(f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB")
+            return
+        code = await process.wait()
+        await asyncio.wait(self._tasks[1:], timeout=GRACE_S)
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        said = f": {self._errors.strip().splitlines()[-1][:300]}" if self._errors.strip() else ""
+        self._end(f"the program ended {how}{said}")
+
+    async def _read_errors(self) -> None:
+        process = self._process
+        assert process is not None and process.stderr is not None
+        while piece := await process.stderr.read(4096):
+            text = piece.decode("utf-8", "replace")
+            log.debug("MCP server %s: %s", self._spec.name, text.rstrip())
+            self._errors = (self._errors + text)[-MAX_ERROR_CHARS:]
+
+    def _end(self, reason: str) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._on_end(reason)
+
+    async def aclose(self) -> None:
+        self._is_closing = True
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            for signum in (None, signal.SIGTERM):
+                if signum is not None:
+                    _signal_group(process.pid, signum)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(GRACE_S):
+                        await process.wait()
+                        break
+        finally:
+            # What it has started itself goes with it.
+            _signal_group(process.pid, signal.SIGKILL)
+        await process.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _signal_group(pid: int, signum: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signum)
