@@ -18,8 +18,9 @@ def figures(store: SessionStore, cwd: Path | None) -> dict[str, int | float]:
     """
     rows = store.list_sessions(cwd)
     if cwd is not None:
-        found = {row.id for row in rows}
-        rows += [row for row in store.list_sessions() if row.owner in found and row.id not in found]
+        own = {row.id for row in rows}
+        tree = {one for row in rows for one in store.subtree(row.id)} - own
+        rows += [row for row in store.list_sessions() if row.id in tree]
     usage, cost_usd = Usage(), 0.0
     counts: Counter[str] = Counter()
     states: Counter[CallState] = Counter()

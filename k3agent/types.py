@@ -189,7 +189,8 @@ class Request:
 class TaskBrief:
     """What a subagent is told and given. `folder`: where it works and may write, relative to the workspace;
     `after`: places in the same list, from 1, of the tasks that must be done first; limits of None are the
-    settings' own.
+    settings' own. `continues`: the number of an earlier task that goes on; then title, folder and mode are
+    those that it has.
     """
 
     title: str
@@ -200,6 +201,7 @@ class TaskBrief:
     after: tuple[int, ...] = ()
     max_turns: int | None = None
     max_usd: float | None = None
+    continues: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

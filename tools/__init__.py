@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     BUILTIN: dict[str, Tool[Any]]
 
 COMPACT = ("read", "write", "edit", "grep", "glob", "shell")
-# Subagents have nobody to ask but the session that started them, and start none of their own.
-NOT_FOR_SUBAGENTS = ("ask", "task")
+# Subagents have nobody to ask but the session that started them.
+NOT_FOR_SUBAGENTS = ("ask",)
 
 
 def __getattr__(name: str) -> Any:

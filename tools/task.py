@@ -28,6 +28,9 @@ class TaskItem(Args):
     after: list[int] = Field(
         default_factory=list, description="Numbers of tasks in this list, from 1, that must be done first."
     )
+    continues: int | None = Field(
+        default=None, ge=1, description="Number of a task that was not done: it goes on, told this brief."
+    )
     max_turns: int | None = Field(default=None, ge=2, description="Most model calls.")
     max_usd: float | None = Field(default=None, ge=0.001, description="Most money, in US dollars.")
 
@@ -68,6 +71,7 @@ def _brief(item: TaskItem) -> TaskBrief:
         after=tuple(item.after),
         max_turns=item.max_turns,
         max_usd=item.max_usd,
+        continues=item.continues,
     )
 
 

@@ -36,6 +36,14 @@ DEFAULT_PLAN = "0:0,0.05:1=3+0=1,0.7:2=3+1=1"
 """The stages of encode.stream: 0 short and simple, 1 broad, 2 everything and long."""
 
 
+def share(text: str) -> float:
+    """A number from 0 to 1 on the command line."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError(text)
+    return value
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m k3agent.backend.training.run", description=__doc__)
     add = parser.add_argument
@@ -47,7 +55,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--progress-from", type=float, help="where in the schedule to start; default 0, or the saved one")
     add("--progress-to", type=float, default=1.0, help="where in the schedule this command ends")
     add("--stage-plan", default=DEFAULT_PLAN, help="START:STAGE[=WEIGHT][+...],...")
-    add("--second-share", type=float, help="share of sessions with the second edition's skills, 0 to 1")
+    add("--second-share", type=share, help="share of sessions with the second edition's skills, 0 to 1")
     add("--warmup", type=float, default=0.03)
     add("--fall-from", type=float, default=0.5)
     add("--quantize-from", type=float, default=0.5)
@@ -91,8 +99,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     check_expert_options(parser, options)
     if options.preflight and options.ranks > 1:
         parser.error("--preflight rehearses one rank: leave --ranks out")
-    if options.second_share is not None and not 0 <= options.second_share <= 1:
-        parser.error(f"--second-share {options.second_share}: a share from 0 to 1")
     if options.tiny:
         options.source, options.stage_plan = SYNTHETIC, "0:64"
         options.tokens, options.max_length = min(options.tokens, 512), 128

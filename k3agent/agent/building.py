@@ -75,9 +75,11 @@ def _specs(options: SessionOptions) -> tuple[ToolSpec, ...]:
     info, tools = options.client.info, load_tools()
     if info.profile is Profile.COMPACT:
         return tuple(spec(tools[name], True) for name in COMPACT)
-    left_out = NOT_FOR_SUBAGENTS if options.subtask is not None else ()
-    if info.context_window <= SMALL_WINDOW:
-        # There is no room to tell of subagents, nor for their reports.
+    subtask = options.subtask
+    left_out = NOT_FOR_SUBAGENTS if subtask else ()
+    is_deepest = subtask is not None and subtask.depth >= options.tasks.max_depth
+    if is_deepest or info.context_window <= SMALL_WINDOW:
+        # In a small window there is no room to tell of subagents, nor for their reports.
         left_out = (*left_out, "task")
     own = [spec(tool, False) for name, tool in tools.items() if name not in left_out]
     return (*own, *foreign.frozen_specs(options))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from k3agent.agent.masking import Masker
 from k3agent.types import JsonObject
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
-    from k3agent.tools.base import Access
+    from k3agent.tools.base import Access, ToolContext
 
 
 async def side_by_side(calls: list[Any]) -> None:
@@ -27,3 +28,10 @@ def access_dict(access: Access) -> JsonObject:
         "connects": list(access.connects),
         **({} if access.calls is None else {"calls": access.calls}),
     }
+
+
+async def mask_outputs(ctx: ToolContext, masker: Masker) -> None:
+    """Whole outputs of commands lie on disk where they are long; secrets do not stay in them."""
+    busy = {job.output for job in ctx.jobs.background.values() if job.ended is None}
+    if any(path not in busy for path in ctx.output_dir.glob("output-*.txt")):
+        await asyncio.to_thread(masker.mask_files, ctx.output_dir, busy)

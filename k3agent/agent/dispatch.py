@@ -20,7 +20,7 @@ from k3agent import codec
 from k3agent.agent.approvals import Approvals
 from k3agent.agent.arguments import ArgumentsInvalid, parse_object, validate
 from k3agent.agent.callhooks import Call, after_call, before_call, overruled
-from k3agent.agent.callparts import access_dict, side_by_side
+from k3agent.agent.callparts import access_dict, mask_outputs, side_by_side
 from k3agent.agent.changes import FileChanges
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.git_marks import git_marks
@@ -33,7 +33,7 @@ from k3agent.agent.remarks import Remarks
 from k3agent.agent.repetition import RepetitionPolicy, digest
 from k3agent.agent.results import circle_of, cut, fenced
 from k3agent.agent.safekeeping import Safekeeping, Step
-from k3agent.agent.subagent import SubagentParts
+from k3agent.agent.subagent import Subagents
 from k3agent.agent.suggestions import rules_for
 from k3agent.agent.transcript import Transcript
 from k3agent.errors import ProviderError, ToolError
@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
 log = logging.getLogger(__name__)
 
 NOT_RUN = "Not run: "
+STOPPED_TASKS = "The subagents were stopped."
 STAND_IN = (
     "{names} stands for a secret that you are not shown, so it would be lost. Leave that text as it is:"
     " change only other lines, or let the program read the value from its variable or file."
@@ -106,7 +107,7 @@ class Workbench:
     blobs: BlobStore
     profile: Profile
     max_result_chars: int
-    subagents: SubagentParts
+    subagents: Subagents
     safekeeping: Safekeeping | None
     plan: Callable[[str], Planning]
     hooks: Hooks
@@ -130,7 +131,8 @@ class Dispatcher:
         """Run the calls of `message` and store the tool message. `settled`: ends that are known already
         (resume).
 
-        When cancelled, the open calls get results that say so, and the tool message is stored all the same.
+        When cancelled, the open calls get results that say so, and the tool message is stored all the same;
+        but where subagents were stopped that can go on, all stays open for a resume.
         """
         self._rows = {}
         for row in (settled or {}).values():
@@ -143,9 +145,16 @@ class Dispatcher:
                 else:
                     await side_by_side([self._one(message, call) for call in group])
         except asyncio.CancelledError:
+            if self.is_left_open(message):
+                raise
             self._close(message, f"{NOT_RUN}{self.interrupt_reason}.", CallState.INTERRUPTED)
             raise
         self._finish(message)
+
+    def is_left_open(self, message: Message) -> bool:
+        """Whether its calls have subagents that a resume goes on with."""
+        open_ids = [call.id for call in message.calls if call.id not in self._rows]
+        return self._bench.subagents.wait_for_more(open_ids)
 
     def refuse(self, message: Message, reason: str, settled: Mapping[str, CallRow] | None = None) -> None:
         """Give every open call of `message` a result that says why it was not run."""
@@ -192,6 +201,8 @@ class Dispatcher:
         try:
             ending = await self._attempt(message, call)
         except asyncio.CancelledError:
+            if self._bench.subagents.wait_for_more((call.id,)):
+                raise
             text = f"Interrupted before it finished: {self.interrupt_reason}. It may have had effects."
             seconds = time.monotonic() - started
             self._end(message, call, _Ending(state=CallState.INTERRUPTED, text=text, duration_s=seconds))
@@ -401,7 +412,7 @@ class Dispatcher:
             text = f"{call.name} crashed ({type(error).__name__}: {error}). Try another way."
             return _Ending(state=CallState.FAILED, text=text, duration_s=time.monotonic() - started)
         if prepared.access.runs is not None:
-            await self._mask_outputs()
+            await mask_outputs(bench.ctx, bench.masker)
         if "exit_code" in output.data:
             command = bench.masker.mask(prepared.access.runs or "")
             bench.receipt.last_command = {"command": command, "exit_code": output.data["exit_code"]}
@@ -419,13 +430,6 @@ class Dispatcher:
             exit_code=output.data.get("exit_code"),
         )
 
-    async def _mask_outputs(self) -> None:
-        """Whole outputs of commands lie on disk where they are long; secrets do not stay in them."""
-        ctx = self._bench.ctx
-        busy = {job.output for job in ctx.jobs.background.values() if job.ended is None}
-        if any(path not in busy for path in ctx.output_dir.glob("output-*.txt")):
-            await asyncio.to_thread(self._bench.masker.mask_files, ctx.output_dir, busy)
-
     # --- the end of a call --------------------------------------------------------------------------------
 
     def _end(self, message: Message, call: ToolCall, ending: _Ending) -> None:
@@ -433,7 +437,8 @@ class Dispatcher:
         bench = self._bench
         is_given_up = ending.state in (CallState.INTERRUPTED, CallState.FAILED)
         left = bench.subagents.left(call.id) if is_given_up else ""
-        text = bench.masker.reveal(bench.masker.mask(ending.text + left))
+        said = STOPPED_TASKS if left and ending.text.startswith(NOT_RUN) else ending.text
+        text = bench.masker.reveal(bench.masker.mask(said + left))
         result_digest = digest(text)
         state = ending.state
         if state in (CallState.DONE, CallState.FAILED):

@@ -47,11 +47,13 @@ BY_DEFAULT = CompactAt()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """Bounds of subagents: how many work at a time, what each may use where its task says nothing, and the
-    projected price of a fan-out above which the user is asked, or it is refused where nobody is there.
+    """Bounds of subagents: how many work at a time; how many levels there are (1: they start none of their
+    own); what each may use, with those that it starts, where its task says nothing; and the projected price
+    of a fan-out above which the user is asked, or it is refused where nobody is there.
     """
 
     max_parallel: int = 4
+    max_depth: int = 1
     max_turns: int = 60
     max_tokens: int = 2_000_000
     max_usd: float = 2.0
@@ -66,7 +68,7 @@ BY_DEFAULT_TASKS = TaskLimits()
 class Subtask:
     """What makes a session a subagent's: whose task it does. It may read in `readable`, and write nowhere but
     in its own folder; `walls` are the folders of the session that started it. `rules_root`: the folder that
-    permission rules are relative to.
+    permission rules are relative to. `depth`: 1 for the subagent of a session that is none.
     """
 
     parent: SessionId
@@ -74,6 +76,7 @@ class Subtask:
     rules_root: Path
     walls: tuple[Path, ...]
     readable: tuple[Path, ...] = ()
+    depth: int = 1
 
     @property
     def meta(self) -> JsonObject:
@@ -167,6 +170,7 @@ class SessionOptions:
             extra_dirs=extra_dirs,
             tasks=TaskLimits(
                 max_parallel=settings.tasks_max_parallel,
+                max_depth=settings.tasks_max_depth,
                 max_turns=settings.tasks_max_turns,
                 max_tokens=settings.tasks_max_tokens,
                 max_usd=settings.tasks_max_usd,

@@ -28,12 +28,13 @@ from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.safekeeping import Safekeeping, restore_notices
 from k3agent.agent.sessionview import SessionView
 from k3agent.agent.step import Stepper
-from k3agent.agent.subagent import SubagentParts
+from k3agent.agent.subagent import Subagents
+from k3agent.agent.taskplan import SubagentParts
 from k3agent.agent.tasks import load_todo
 from k3agent.agent.transcript import Transcript, new_session_id
 from k3agent.agent.turns import TurnRunner, TurnTime
 from k3agent.agent.undo import Undo
-from k3agent.errors import K3AgentError
+from k3agent.errors import K3AgentError, ProviderError
 from k3agent.events import AnyEvent, Decision, Noticed, TurnEnded, TurnOutcome, TurnStarted
 from k3agent.providers.base import ModelInfo
 from k3agent.safety.environment import child_environ
@@ -253,13 +254,13 @@ class Session(SessionView):
         )
         return Compactor(parts)
 
-    def _subagents(self, permissions: Permissions) -> SubagentParts:
+    def _subagents(self, permissions: Permissions) -> Subagents:
         async def open_child(options: SessionOptions, child: SessionId) -> Session:
             if self._store.exists(child):
                 return await Session.resume(child, options)
             return await Session.create(options, session_id=child)
 
-        return SubagentParts(
+        parts = SubagentParts(
             store=self._store,
             session_id=self.id,
             emitter=self._emitter,
@@ -271,6 +272,7 @@ class Session(SessionView):
             fixed_tokens=self._context.fixed_tokens,
             open=open_child,
         )
+        return Subagents(parts)
 
     # --- what front ends do -------------------------------------------------------------------------------
 
@@ -341,6 +343,10 @@ class Session(SessionView):
         """
         self._opening.interrupt()
         self._turns.interrupt(reason)
+
+    def pause(self, failure: ProviderError) -> bool:
+        """Stop the subagents that run, resumably, since their endpoint fails. Whether there are any."""
+        return self._bench.subagents.pause(failure)
 
     @property
     def error(self) -> K3AgentError | None:

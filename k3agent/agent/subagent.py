@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k3agent.agent.approvals import Approvals
 from k3agent.agent.child import Child, Questions
-from k3agent.agent.emitter import Emitter
-from k3agent.agent.fanout import SharedClient, project
-from k3agent.agent.options import Limits, Receipt, SessionOptions, Subtask
-from k3agent.agent.permissions import Action, Mode, Permissions
-from k3agent.agent.policies import LimitPolicy
+from k3agent.agent.fanout import SharedClient
+from k3agent.agent.options import Limits, SessionOptions, Subtask
+from k3agent.agent.permissions import Action, Mode
 from k3agent.agent.purse import Purse
+from k3agent.agent.taskplan import SubagentParts, TaskPlan
 from k3agent.agent.tasks import TaskGraph, TaskNode, TaskState
-from k3agent.agent.transcript import new_session_id
 from k3agent.agent.worktrees import Worktree
-from k3agent.errors import K3AgentError, ProviderError, ToolError
+from k3agent.errors import K3AgentError, ProviderError
 from k3agent.events import (
     AnyEvent,
     ApprovalAsked,
@@ -40,37 +36,32 @@ from k3agent.events import (
     UsageChanged,
 )
 from k3agent.prompts.loader import render
-from k3agent.store.sessions import SessionStore
-from k3agent.types import Role, SessionId, TaskBrief, TaskReport
+from k3agent.types import Origin, Role, TaskBrief, TaskReport
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Spawn
 
 PAUSED = "the endpoint fails, so the tree of tasks is paused"
+GOES_ON = "To have one that is not done go on where it stopped, start a task with its number in `continues`."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubagentParts:
-    """What a session gives for its subagents. `fixed_tokens`: what each of its requests begins with; `open`
-    resumes the session of that id, or makes it.
-    """
+class Subagents:
+    """Those of one session."""
 
-    store: SessionStore
-    session_id: SessionId
-    emitter: Emitter
-    receipt: Receipt
-    approvals: Approvals
-    permissions: Permissions
-    limits: LimitPolicy
-    options: SessionOptions
-    fixed_tokens: int
-    open: Callable[[SessionOptions, SessionId], Awaitable[Child]]
+    def __init__(self, parts: SubagentParts) -> None:
+        self._parts = parts
+        self._running: list[FanOut] = []
 
     def spawn(self, call_id: str) -> Spawn:
         """What the call `call_id` starts subagents with."""
 
         async def spawn(briefs: Sequence[TaskBrief]) -> list[TaskReport]:
-            return await FanOut(self, call_id).run(briefs)
+            fan_out = FanOut(self._parts, call_id)
+            self._running.append(fan_out)
+            try:
+                return await fan_out.run(briefs)
+            finally:
+                self._running.remove(fan_out)
 
         return spawn
 
@@ -78,12 +69,28 @@ class SubagentParts:
         """For the model, when a call is given up: how its subagents stand, and the answers of those that are
         done. '' for a call that has none.
         """
-        nodes = TaskGraph(self.store, self.session_id).nodes(call_id)
+        nodes = self._nodes(call_id)
         if not nodes:
             return ""
         from k3agent.tools.task import told  # lazy: pydantic; loaded with the session
 
-        return "\n\n" + "\n\n".join(told(_report(node)) for node in nodes)
+        more = "" if all(node.state is TaskState.DONE for node in nodes) else f"\n\n{GOES_ON}"
+        return "\n\n" + "\n\n".join(told(_report(node)) for node in nodes) + more
+
+    def wait_for_more(self, call_ids: Iterable[str]) -> bool:
+        """Whether one of these calls has subagents that were stopped and can go on."""
+        return any(not node.state.is_over for call_id in call_ids for node in self._nodes(call_id))
+
+    def pause(self, failure: ProviderError) -> bool:
+        """The endpoint that all share has failed elsewhere: subagents that run are stopped so that a resume
+        goes on with them, and their calls stay open. Whether there are any.
+        """
+        for fan_out in self._running:
+            fan_out.pause(failure)
+        return bool(self._running)
+
+    def _nodes(self, call_id: str) -> list[TaskNode]:
+        return TaskGraph(self._parts.store, self._parts.session_id).nodes(call_id)
 
 
 class FanOut:
@@ -92,8 +99,10 @@ class FanOut:
     def __init__(self, parts: SubagentParts, call_id: str) -> None:
         self._parts = parts
         self._call_id = call_id
-        self._root = parts.options.cwd.resolve()
+        self._root = parts.root
+        self._plan = TaskPlan(parts, call_id)
         self._graph = TaskGraph(parts.store, parts.session_id)
+        self._woken = asyncio.Event()
         self._client = SharedClient(parts.options.client)
         self._purse = Purse(parts.limits, parts.receipt)
         self._nodes: list[TaskNode] = []
@@ -105,7 +114,10 @@ class FanOut:
         """All tasks to their end. Raises ToolError for a plan that cannot be, and ProviderError when the
         endpoint fails: then nothing is over that was not before, and running the same call again goes on.
         """
-        self._nodes = self._graph.nodes(self._call_id) or await self._plan(briefs)
+        self._nodes = self._graph.nodes(self._call_id)
+        if not self._nodes:
+            self._nodes = await self._plan.nodes(briefs)
+            self._graph.save(*self._nodes)
         for node in self._nodes:
             self._tell(node)
         try:
@@ -125,91 +137,16 @@ class FanOut:
             )
         return [_report(node) for node in self._nodes]
 
-    # --- the plan -----------------------------------------------------------------------------------------
-
-    async def _plan(self, briefs: Sequence[TaskBrief]) -> list[TaskNode]:
-        """The nodes, stored before anything starts. Their price is told first, and asked about if high."""
-        for brief in briefs:
-            self._folder(brief)
-        await self._check_price(briefs)
-        first = max((node.number for node in self._graph.nodes()), default=0) + 1
-        nodes = [
-            TaskNode(
-                number=first + index,
-                call_id=self._call_id,
-                child=SessionId(new_session_id()),
-                brief=brief,
-                after=tuple(first + place - 1 for place in brief.after),
-                budget=self._budget(brief),
-            )
-            for index, brief in enumerate(briefs)
-        ]
-        self._graph.save(*nodes)
-        return nodes
-
-    def _budget(self, brief: TaskBrief) -> dict[str, float]:
-        bounds = self._parts.options.tasks
-        return {
-            "turns": min(brief.max_turns or bounds.max_turns, bounds.max_turns),
-            "tokens": bounds.max_tokens,
-            "usd": min(brief.max_usd or bounds.max_usd, bounds.max_usd),
-        }
-
-    async def _check_price(self, briefs: Sequence[TaskBrief]) -> None:
-        parts, bounds = self._parts, self._parts.options.tasks
-        budgets = [self._budget(brief) for brief in briefs]
-        plans = [
-            (brief, int(each["turns"]), each["usd"]) for brief, each in zip(briefs, budgets, strict=True)
-        ]
-        price = project(self._client.info, parts.fixed_tokens, plans)
-        many = f"{len(briefs)} subagents" if len(briefs) > 1 else "1 subagent"
-        parts.emitter.emit(
-            Noticed,
-            level="info",
-            text=f"{many}: {price.text}.",
-            data={"usd": round(price.usd, 6), "most_usd": round(price.most_usd, 6), "tokens": price.tokens},
-        )
-        left = parts.limits.for_subagents().max_budget_usd
-        if left is not None and price.usd > left:
-            raise ToolError(
-                f"{many} would cost about ${price.usd:.2f}, and the budget has ${left:.2f} left for them."
-                " Start fewer, or do it yourself."
-            )
-        if price.usd <= bounds.fan_out_usd and price.tokens <= bounds.fan_out_tokens:
-            return
-        question = f"Start {many}? They need {price.text}."
-        try:
-            answer = await parts.approvals.question(self._call_id, question, ("yes", "no"))
-        except ToolError as error:
-            raise ToolError(
-                f"{many} would need {price.text}: more than may start unasked (tasks.fan_out_usd ="
-                f" {bounds.fan_out_usd:g}, tasks.fan_out_tokens = {bounds.fan_out_tokens}), and nobody can be"
-                " asked here. Start fewer or smaller ones."
-            ) from error
-        if answer.strip().casefold() not in ("yes", "y"):
-            raise ToolError(f"the user does not want {many} for {price.text}: {answer}")
-
-    def _folder(self, brief: TaskBrief) -> Path:
-        """Where the subagent works: a folder of the workspace, resolved."""
-        path = (self._root / brief.folder).resolve()
-        roots = (self._root, *(folder.resolve() for folder in self._parts.options.extra_dirs))
-        if not any(path.is_relative_to(root) for root in roots):
-            raise ToolError(f"{brief.title}: the folder {brief.folder} is outside the workspace.")
-        if brief.has_worktree and not path.is_relative_to(self._root):
-            raise ToolError(f"{brief.title}: {brief.folder} is outside the repository of the workspace.")
-        territory = self._parts.permissions.territory
-        # What is protected by its name would not be so for one whose workspace it is.
-        refusal = territory.protected(path, is_write=True) or territory.runs_later(path, is_all=True)
-        if refusal:
-            raise ToolError(f"{brief.title}: {refusal}. Name a folder of the sources.")
-        if not path.is_dir():
-            raise ToolError(f"{brief.title}: {brief.folder} is no folder. Make it first, or name another.")
-        return path
+    def pause(self, failure: ProviderError) -> None:
+        """Stop as where the own endpoint fails."""
+        self._client.failure = self._client.failure or failure
+        self._woken.set()
 
     # --- the work -----------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         running: dict[asyncio.Task[None], TaskNode] = {}
+        woken = asyncio.create_task(self._woken.wait())
         try:
             while self._client.failure is None:
                 self._give_up_followers()
@@ -217,11 +154,12 @@ class FanOut:
                     running[asyncio.create_task(self._run_node(node))] = node
                 if not running:
                     return
-                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
+                await asyncio.wait((*running, woken), return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in running if task.done()]:
                     del running[task]
                     task.result()
         finally:
+            woken.cancel()
             await self._stop(running)
 
     def _give_up_followers(self) -> None:
@@ -250,15 +188,19 @@ class FanOut:
     def _collide(self, one: TaskNode, other: TaskNode) -> bool:
         if not all(node.brief.is_writing and not node.brief.has_worktree for node in (one, other)):
             return False
-        first, second = self._folder(one.brief), self._folder(other.brief)
+        first, second = self._plan.folder(one.brief), self._plan.folder(other.brief)
         return first.is_relative_to(second) or second.is_relative_to(first)
 
     async def _stop(self, running: dict[asyncio.Task[None], TaskNode]) -> None:
         """End what runs in good order: what has arrived is kept, open calls get their results."""
-        reason = PAUSED if self._client.failure is not None else "the turn that started it was interrupted"
+        failure = self._client.failure
+        reason = PAUSED if failure is not None else "the turn that started it was interrupted"
         for task, node in running.items():
-            if node.number in self._busy:
-                self._busy[node.number].interrupt(reason)
+            child = self._busy.get(node.number)
+            if child is not None:
+                # One that waits for subagents of its own ends when they have ended.
+                if failure is None or not child.pause(failure):
+                    child.interrupt(reason)
             elif not node.state.is_over:
                 # What is over is being brought back; that comes to its end.
                 task.cancel()
@@ -279,7 +221,7 @@ class FanOut:
         self._keep(node)
         try:
             copy = await self._copy(node)
-            folder = self._folder(node.brief)
+            folder = self._plan.folder(node.brief)
             root = self._root
             if copy is not None:
                 folder, root = copy.workspace / folder.relative_to(root), copy.workspace
@@ -328,16 +270,18 @@ class FanOut:
     async def _run_child(self, node: TaskNode, folder: Path, root: Path) -> None:
         parts = self._parts
         waiting = sum(not other.state.is_over and other.number not in self._busy for other in self._nodes)
-        self._purse.open(node, parts.store.requests(node.child))
+        tree = parts.store.subtree(node.child)
+        self._purse.open(node, [row for one in tree for row in parts.store.requests(one)])
         limits = self._purse.grant(node, waiting)
         child = await parts.open(self._options(node, folder, root, limits), node.child)
         try:
             child.subscribe(lambda event: self._event(node, child, event))
             self._busy[node.number] = child
-            if child.messages:
+            num_asked = sum(message.origin is Origin.HUMAN for message in child.messages)
+            if num_asked >= node.num_asked:
                 ended = await child.continue_turn(reopen=True)
             else:
-                ended = await child.submit(self._prompt(node, folder))
+                ended = await child.submit(node.words if num_asked else self._prompt(node, folder))
             self._purse.account(node, child.receipt)
             self._settle(node, child, folder, ended)
         finally:
@@ -349,10 +293,12 @@ class FanOut:
 
     def _options(self, node: TaskNode, folder: Path, root: Path, limits: Limits) -> SessionOptions:
         """`root`: what stands for the workspace: it may be read, and rules are relative to it."""
-        parts = self._parts
+        parts, own = self._parts, self._parts.options
         mode = parts.permissions.mode if node.brief.is_writing else Mode.PLAN
+        above = own.subtask
+        side_by_side = min(len(self._nodes), own.tasks.max_parallel)
         return dataclasses.replace(
-            parts.options,
+            own,
             cwd=folder,
             client=self._client,
             limits=limits,
@@ -360,12 +306,15 @@ class FanOut:
             checks=(),
             response_schema=None,
             extra_dirs=(),
+            # What works at the same time in the whole tree is no more than what may.
+            tasks=dataclasses.replace(own.tasks, max_parallel=max(1, own.tasks.max_parallel // side_by_side)),
             subtask=Subtask(
                 parent=parts.session_id,
                 number=node.number,
-                rules_root=root,
-                walls=(self._root, *parts.options.extra_dirs),
-                readable=(root, *parts.options.extra_dirs),
+                depth=1 if above is None else above.depth + 1,
+                rules_root=root if above is None else _rules_root(self._root, above.rules_root, root),
+                walls=(self._root, *own.extra_dirs, *(above.walls if above else ())),
+                readable=(root, *own.extra_dirs, *(above.readable if above else ())),
             ),
         )
 
@@ -436,7 +385,8 @@ class FanOut:
             case CallProposed():
                 text = f"{node.title}: {event.summary}\n"
                 emit(CallProgressed, call_id=self._call_id, text=text)
-            case UsageChanged():
+            case UsageChanged() | TaskChanged():
+                # Also where subagents of its own have used something.
                 self._purse.account(node, child.receipt)
                 self._tell(node)
             case Noticed(level="warning"):
@@ -446,6 +396,16 @@ class FanOut:
             case _:
                 # The subagent's own session keeps the rest.
                 return
+
+
+def _rules_root(workspace: Path, rules_root: Path, root: Path) -> Path:
+    """Where permission rules of a session in `workspace` begin if `root` stands for that workspace: as far
+    above it.
+    """
+    if not workspace.is_relative_to(rules_root):
+        return root
+    depth = len(workspace.relative_to(rules_root).parts)
+    return root.parents[depth - 1] if 0 < depth <= len(root.parents) else root
 
 
 def _report(node: TaskNode) -> TaskReport:

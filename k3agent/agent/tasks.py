@@ -130,7 +130,8 @@ class TaskState(StrEnum):
 class TaskNode:
     """A task of the graph and the subagent that does it. `child` is that subagent's session, named before it
     is started; `after` are numbers of nodes. `base` and `place` belong to a worktree: the commit it started
-    from, and its folder. `evidence` is what shows the result: {message, files, command}.
+    from, and its folder. `evidence` is what shows the result: {message, files, command}. `num_asked`: how
+    many briefs the subagent gets, `words` being the last of several.
     """
 
     number: int
@@ -148,6 +149,8 @@ class TaskNode:
     num_turns: int = 0
     num_tokens: int = 0
     cost_usd: float = 0.0
+    words: str = ""
+    num_asked: int = 1
 
     @property
     def title(self) -> str:
@@ -160,6 +163,8 @@ class TaskNode:
 
 _OWN = ("call_id", "child", "detail", "answer", "base", "place", "budget", "evidence")
 _FIGURES = ("num_turns", "num_tokens", "cost_usd")
+# Later than the first graphs that were stored.
+_LATER = ("words", "num_asked")
 _BRIEF = ("brief", "folder", "is_writing", "has_worktree", "max_turns", "max_usd")
 
 
@@ -182,7 +187,7 @@ class TaskGraph:
 
 
 def _row(node: TaskNode) -> tuple[int, str, str, JsonObject]:
-    data: JsonObject = {name: getattr(node, name) for name in (*_OWN, *_FIGURES)}
+    data: JsonObject = {name: getattr(node, name) for name in (*_OWN, *_FIGURES, *_LATER)}
     data.update({f"brief_{name}": getattr(node.brief, name) for name in _BRIEF})
     data["after"] = list(node.after)
     return node.number, node.title, node.state.value, data
@@ -196,4 +201,5 @@ def _node(number: int, title: str, state: str, data: JsonObject) -> TaskNode:
         after=tuple(data["after"]),
         state=TaskState(state),
         **{name: data[name] for name in (*_OWN, *_FIGURES)},
+        **{name: data[name] for name in _LATER if name in data},
     )

@@ -132,10 +132,12 @@ class TurnRunner:
         return bench.emitter.emit(TurnEnded, outcome=end.outcome, detail=detail)
 
     def _cut_short(self, outcome: TurnOutcome, detail: str) -> TurnEnd:
-        """The end of a turn that was stopped. Calls of an answer that was being written get their results."""
-        message = self._bench.transcript.open_calls()
-        if message is not None and self._dispatcher is not None:
-            self._dispatcher.refuse(message, f"Not run: {detail}.")
+        """The end of a turn that was stopped. Calls of an answer that was being written get their results,
+        but for those with subagents that can go on.
+        """
+        message, dispatcher = self._bench.transcript.open_calls(), self._dispatcher
+        if message is not None and dispatcher is not None and not dispatcher.is_left_open(message):
+            dispatcher.refuse(message, f"Not run: {detail}.")
         return TurnEnd(outcome=outcome, detail=detail)
 
     def _failed(self, error: K3AgentError, outcome: TurnOutcome) -> TurnEnd:

@@ -48,7 +48,7 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
                 {"step": number, "owner": "main", **dataclasses.asdict(step)}
                 for number, step in enumerate(steps, 1)
             ],
-            "tasks": [_as_json(node) for node in nodes],
+            "tasks": [_as_json(node, store) for node in nodes],
             "own_cost_usd": round(usd, 8),
             "cost_usd": round(usd + sum(node.cost_usd for node in nodes), 8),
         }
@@ -59,7 +59,7 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
     for ask in asks:
         rows += _ask_rows(ask)
     rows += [_step_row(number, step) for number, step in enumerate(steps, 1)]
-    rows += [_row(node) for node in nodes]
+    rows += tree_rows(store, session_id)
     if not nodes and not steps:
         rows.append("no tasks")
     print_foreign("\n".join(rows) + "\n")
@@ -80,10 +80,19 @@ def _show(store: SessionStore, argv: Sequence[str]) -> int:
             f"session {session_id} has no task {args.number}; `k3agent tasks list {session_id}` shows them"
         )
     if args.json:
-        print(json.dumps([_as_json(node) for node in found], ensure_ascii=False, indent=1))
+        print(json.dumps([_as_json(node, store) for node in found], ensure_ascii=False, indent=1))
         return 0
     print_foreign("\n\n".join(map(_whole, found)) + "\n" if found else "no tasks\n")
     return 0
+
+
+def tree_rows(store: SessionStore, session_id: SessionId, depth: int = 0) -> list[str]:
+    """The tasks of a session, each followed by those of its subagent."""
+    rows: list[str] = []
+    for node in TaskGraph(store, session_id).nodes():
+        rows.append(f"{'      ' * depth}{_row(node)}")
+        rows += tree_rows(store, node.child, depth + 1)
+    return rows
 
 
 def _session(store: SessionStore, prefix: str | None) -> SessionId:
@@ -163,7 +172,7 @@ def _whole(node: TaskNode) -> str:
     return "\n".join(rows)
 
 
-def _as_json(node: TaskNode) -> JsonObject:
+def _as_json(node: TaskNode, store: SessionStore) -> JsonObject:
     return {
         "task": node.number,
         "title": node.title,
@@ -183,4 +192,5 @@ def _as_json(node: TaskNode) -> JsonObject:
         "cost_usd": round(node.cost_usd, 8),
         "evidence": node.evidence,
         "answer": node.answer,
+        "tasks": [_as_json(one, store) for one in TaskGraph(store, node.child).nodes()],
     }

@@ -127,6 +127,9 @@ class Settings:
         minimum=0.0001,
     )
     tasks_max_parallel: int = _setting("int", 4, "subagents that work at the same time", minimum=1)
+    tasks_max_depth: int = _setting(
+        "int", 1, "levels of subagents; with 2 a subagent may start some of its own", minimum=1
+    )
     tasks_max_turns: int = _setting("int", 60, "model calls of one subagent", minimum=2)
     tasks_max_tokens: int = _setting("int", 2_000_000, "tokens of one subagent, input and output", minimum=1)
     tasks_max_usd: float = _setting("float", 2.0, "USD of one subagent", minimum=0)

@@ -276,6 +276,13 @@ class SessionStore(SnapshotRows):
         rows = self._all(f"SELECT id FROM sessions s WHERE {OWNER} = ? ORDER BY created_at", (session_id,))
         return [SessionId(row[0]) for row in rows]
 
+    def subtree(self, session_id: SessionId) -> list[SessionId]:
+        """The session, its subagents, theirs, and so on."""
+        found = [session_id]
+        for one in found:
+            found += [child for child in self.subagents(one) if child not in found]
+        return found
+
     # --- messages and turns -------------------------------------------------------------------------------
 
     def messages(self, session_id: SessionId, *, leaf: MessageId | None = None) -> list[Message]:

@@ -35,7 +35,7 @@ FAMILY_WEIGHTS = {
     "refuse": 8,
     "chat": 3,
 }
-SECOND_WEIGHTS = {"git": 12, "data": 14}
+SECOND_WEIGHTS = {"git": 12, "data": 14, "german": 10, "chinese": 10}
 """Of the second edition's families; "long" is stage 3 alone."""
 SECOND_SHARE = 0.35
 """Of all sessions, those of the second edition's families, from stage 1 on."""
@@ -192,7 +192,7 @@ class Player:
         """Whether the task could not be done here, nothing changed, and the answer says so."""
         machine = self.box.machine
         hindered = machine.shell_denied or machine.edits_denied or not machine.has_pytest or gave_up
-        said = re.search(r"\b(may not|could not) ", outcome.answer)
+        said = re.search(r"\b(may not|could not) |\b(darf|konnte) |无法|不能", outcome.answer)
         return bool(hindered and said) and checks.unchanged(outcome) is None
 
     def second_family(self, stage: int) -> str:

@@ -220,10 +220,11 @@ class Habit:
         return value if self.bare and not self.mark and value.isidentifier() else _delimited(value, self.text)
 
 
-def phrase(goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train", noise: bool = True) -> str:
-    """A user message that asks for the goal with these slot values.
-
-    Without `noise` the message is the plain template, mostly lower case and without final full stop.
+def filled(
+    goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train"
+) -> tuple[list[str], list[bool], bool]:
+    """A wording in pieces with the slot values in it: the texts, which of them are slots, and whether a full
+    stop may follow.
     """
     templates = goal.templates(part)
     pieces: list[str | Slot] = []
@@ -247,8 +248,15 @@ def phrase(goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train
         texts.append(value)
         fixed.append(True)
         closable = not (piece.bare or (goal.slots[piece.name] == "code" and value == slots.get(piece.name)))
-    if isinstance(pieces[-1], str):
-        closable = True
+    return texts, fixed, closable or isinstance(pieces[-1], str)
+
+
+def phrase(goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train", noise: bool = True) -> str:
+    """A user message that asks for the goal with these slot values.
+
+    Without `noise` the message is the plain template, mostly lower case and without final full stop.
+    """
+    texts, fixed, closable = filled(goal, slots, rng, part)
     return dress(texts, fixed, goal.light, closable, rng) if noise else "".join(texts)
 
 

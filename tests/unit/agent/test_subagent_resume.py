@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agents import DONE, call, options, start, step
+from support.agents import DONE, Run, call, options, start, step
 from support.fleet import FleetClient, fan_out, item
 from support.killing import Killed, Killer, abandon
 
@@ -18,7 +18,7 @@ from k3agent.agent.tasks import TaskGraph, TaskState
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.events import AnyEvent, TaskChanged, TurnOutcome
 from k3agent.store.sessions import SessionStore
-from k3agent.types import SessionId
+from k3agent.types import Role, SessionId
 
 ITEMS = (item("look"), item("make", mode="write", folder="sub"), item("last", after=[1, 2]))
 WHO = ("-c", "user.name=t", "-c", "user.email=t@t")
@@ -238,9 +238,6 @@ async def test_an_interrupt_ends_the_subagents_in_good_order(tmp_path: Path) -> 
     run.session.interrupt("the user pressed Esc")
     end = await asyncio.wait_for(task, 30)
     assert end.outcome is TurnOutcome.INTERRUPTED
-    # What was done is not lost to the model: it is told how each stands.
-    assert "make: done" in run.results[0] and "b.py is there." in run.results[0]
-    assert "look: not done: interrupted, not finished" in run.results[0]
     found = states(tmp_path, run.session.id)
     assert found["look"] == TaskState.INTERRUPTED and found["last"] == TaskState.INTERRUPTED
     store = run.session._store
@@ -248,11 +245,117 @@ async def test_an_interrupt_ends_the_subagents_in_good_order(tmp_path: Path) -> 
         last = store.last_turn(SessionId(child)) if store.exists(SessionId(child)) else None
         assert last is None or last.outcome is not None
         store.lock(SessionId(child)).release()
-    # The conversation is valid and goes on.
+    # Said something else, it goes on: what was done is not lost to the model, it is told how each stands.
     client.stories = {**client.stories, "go": [STORIES["go"][0], DONE]}
     client.hook = None
     assert (await run.session.submit("go on")).outcome is TurnOutcome.SUCCESS
+    assert run.results[0].startswith("The subagents were stopped.")
+    assert "make: done" in run.results[0] and "b.py is there." in run.results[0]
+    assert "look: not done: interrupted, not finished" in run.results[0] and "`continues`" in run.results[0]
     await run.session.aclose()
+
+
+async def interrupted(root: Path) -> tuple[Run, FleetClient]:
+    """`make` is done, `look` was stopped in its second step, `last` has not begun."""
+    workspace(root)
+    client = FleetClient(STORIES)
+    reached, made = asyncio.Event(), asyncio.Event()
+
+    def seen(event: AnyEvent) -> None:
+        if isinstance(event, TaskChanged) and event.state == "done":
+            made.set()
+
+    async def hang(name: str, position: int) -> None:
+        if name == "look" and position == 1:
+            await made.wait()
+            reached.set()
+            await asyncio.sleep(60)
+
+    client.hook = hang
+    run = await start(root, client=client)
+    run.session.subscribe(seen)
+    turn = asyncio.create_task(run.session.submit("go"))
+    await asyncio.wait_for(reached.wait(), 30)
+    run.session.interrupt("signal SIGTERM")
+    assert (await asyncio.wait_for(turn, 30)).outcome is TurnOutcome.INTERRUPTED
+    client.hook = None
+    return run, client
+
+
+async def test_a_resume_goes_on_with_interrupted_subagents(tmp_path: Path) -> None:
+    run, client = await interrupted(tmp_path)
+    known = children(tmp_path, run.session.id)
+    assert run.session._transcript.open_calls() is not None
+    await run.session.aclose()
+    before = client.count("make")
+    session = await Session.resume(run.session.id, options(tmp_path, client))
+    again = await session.continue_turn(reopen=True)
+    assert again is not None and again.outcome is TurnOutcome.SUCCESS
+    assert children(tmp_path, session.id) == known and client.count("make") == before
+    assert session.messages[-2].results[0].text.count(": done") == 3
+    await session.aclose()
+
+
+async def test_a_later_call_goes_on_with_an_interrupted_subagent(tmp_path: Path) -> None:
+    run, client = await interrupted(tmp_path)
+    known = children(tmp_path, run.session.id)
+    more = item("look", continues=1, max_turns=7)
+    follow = fan_out({**more, "brief": "Go on, and look at b.py too."}, item("final", after=[1]))[0]
+    wrong = [fan_out(item("x", continues=number))[0] for number in (2, 99)]
+    twice = fan_out(item("x", continues=3), item("y", continues=3))[0]
+    client.stories = {
+        **STORIES,
+        "go": [STORIES["go"][0], *wrong, twice, follow, DONE],
+        "look": [STORIES["look"][0], step(call("glob", pattern="*")), step(text="Both were looked at.")],
+        "final": [step(text="The end.")],
+    }
+    assert (await run.session.submit("let look go on")).outcome is TurnOutcome.SUCCESS
+    assert "task 2 is done" in run.results[1] and "no task 99 to go on with" in run.results[2]
+    assert "only once at a time" in run.results[3]
+    assert "Both were looked at." in run.results[4] and run.results[4].count(": done") == 2
+    nodes = {node.title: node for node in TaskGraph(run.session._store, run.session.id).nodes()}
+    look = nodes["look"]
+    assert children(tmp_path, run.session.id)[:3] == known and look.child == known[0]
+    assert look.state is TaskState.DONE and look.brief.brief == "Do look.\n\nGo on, and look at b.py too."
+    # The subagent knows what it did, and was told the new words once; what it uses adds up.
+    said = [message.text for message in run.session._store.messages(look.child) if message.role is Role.USER]
+    assert said[-1] == "Go on, and look at b.py too." and len(said) == len(set(said))
+    assert look.num_turns == 4 and look.budget["turns"] == 9
+    assert nodes["final"].after == (1,) and nodes["final"].number == 4
+    assert nodes["last"].state is TaskState.INTERRUPTED
+    await run.session.aclose()
+
+
+async def test_a_kill_while_a_continued_task_works_repeats_no_words(tmp_path: Path, killer: Killer) -> None:
+    for at in range(2, 60, 4):
+        root = tmp_path / str(at)
+        killer.arm(None)
+        run, client = await interrupted(root)
+        await run.session.aclose()
+        follow = fan_out({**item("look", continues=1), "brief": "More."})[0]
+        client.stories = {**STORIES, "go": [STORIES["go"][0], follow, DONE]}
+        client.stories["look"] = [STORIES["look"][0], step(text="Looked again.")]
+        session = await Session.resume(run.session.id, options(root, client))
+        killer.arm(at)
+        with contextlib.suppress(Killed):
+            await session.submit("on")
+        died = killer.is_dead
+        await abandon(session)
+        killer.arm(None)
+        if died:
+            session = await Session.resume(run.session.id, options(root, client))
+            ended = await session.continue_turn()
+            if ended is None:
+                ended = await session.submit("on")
+            assert ended.outcome is TurnOutcome.SUCCESS
+            await session.aclose()
+        store = SessionStore(root / "home")
+        look = TaskGraph(store, SessionId(run.session.id)).nodes()[0]
+        texts = [message.text for message in store.messages(look.child)]
+        store.close()
+        assert look.state is TaskState.DONE and texts.count("More.") == 1 and texts[-1] == "Looked again."
+        if not died:
+            break
 
 
 async def test_a_new_prompt_instead_of_a_resume_leaves_the_paused_tasks(tmp_path: Path) -> None:
