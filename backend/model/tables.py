@@ -31,7 +31,7 @@ class Tables:
     longest: int
     """No sequence has more tokens in this step: known to the host, fixed in a graph."""
     exports: Tensor | None = None
-    """[T], the slot that receives the state after this row as well, or -1 (`kernels.arguments.StepTables`)."""
+    """[T], slot that also receives the state after this row, or -1 (`kernels.arguments.StepTables`)."""
 
     @property
     def is_decode(self) -> bool:

@@ -73,11 +73,14 @@ def _compile(function: Any, args: Any, options: Any, capability: int, want_sass:
     hints: dict[Any, Any] = {}
     for index, parameter in enumerate(function.params):
         value = named.get(parameter.name, parameter.default)
-        if parameter.is_constexpr or value is None or (type(value) is int and value == 1):
+        is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or is_one:
             signature[parameter.name], constants[parameter.name] = "constexpr", value
             continue
         signature[parameter.name] = _type_of(value)
-        if isinstance(value, torch.Tensor) or (type(value) is int and value % 16 == 0):
+        if isinstance(value, torch.Tensor) or (
+            type(value) is int and value % 16 == 0 and not parameter.do_not_specialize
+        ):
             hints[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, constants, hints)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from k3agent.backend.kernels import pinned
 from k3agent.backend.kernels.arguments import CHUNK, SHORT, KdaCache, KdaInputs, KdaWeights, StepTables
-from k3agent.backend.kernels.gpu import gpu_name, is_interpreting
+from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.pinned import Row
 from k3agent.backend.kernels.triton.kda_chunk import chunk_kernel, dot
 from k3agent.backend.kernels.triton.kda_decode import recurrent
@@ -209,15 +209,13 @@ def chunkwise(
     heads, dim, taps = weights.heads, weights.head_dim, weights.taps.shape[0]
     values = pinned.pick("kda_prefill", gpu_name(y.device), heads=heads)
     is_exact = inputs.qkv.dtype == torch.float32
-    is_plain = is_exact or is_interpreting()
-    """Triton's interpreter multiplies no bf16; what lies in memory is still rounded."""
-    walk = "ieee" if is_plain else values["walk"]
+    walk = "ieee" if is_exact else values["walk"]
     block = max(triton.next_power_of_2(dim), _LEAST_DOT)
     num_sequences, most_chunks = tables.slots.shape[0], triton.cdiv(tables.longest, CHUNK)
-    tile_dtype = torch.bfloat16 if values["walk"] == "bf16" and not is_exact else torch.float32
+    tile_dtype = torch.bfloat16 if walk == "bf16" else torch.float32
     t = _Tiles.make(y.shape[0] // CHUNK + num_sequences, heads, block, tile_dtype, y.device)
     of_layer = {"HEADS": heads, "HEAD_DIM": dim, "BLOCK": block, "CHUNK": CHUNK}
-    precisions = {name.upper(): "ieee" if is_plain else values[name] for name in ("scores", "solve", "apply")}
+    precisions = {name.upper(): "ieee" if is_exact else values[name] for name in ("scores", "solve", "apply")}
     of_step = (tables.cu_seqlens, tables.slots, tables.has_state)
     x, gate = (inputs.qkv, inputs.qkv.stride(0)), (inputs.gate, inputs.gate.stride(0))
     chunk_kernel[(heads, most_chunks, num_sequences)](

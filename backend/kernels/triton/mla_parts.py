@@ -1,0 +1,64 @@
+"""Parts that the MLA kernels share: guarded loads, the running softmax, and joining what splits found."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_tile(ptr, at, rows_in, columns, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows of a matrix; columns are guarded only where the block is wider than the matrix."""
+    if WIDTH == BLOCK:
+        tile = tl.load(ptr + at, mask=rows_in[:, None], other=0.0)
+    else:
+        tile = tl.load(ptr + at, mask=rows_in[:, None] & (columns < WIDTH)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
+def multiply(a, b, PRECISION: tl.constexpr):
+    """Matrix product with fp32 sums."""
+    if PRECISION == "bf16":
+        c = tl.dot(a, b)
+    else:
+        c = tl.dot(a, b, input_precision=PRECISION)
+    return c
+
+
+@triton.jit
+def soften(scores, visible, peak, total):
+    """One step of the running softmax, in powers of two: weights, factor for what came before, peak, sum."""
+    scores = tl.where(visible, scores, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(scores, axis=1))
+    # a row that has seen nothing yet has no peak to take away
+    origin = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+    weights = tl.exp2(scores - origin[:, None])
+    factor = tl.exp2(peak - origin)
+    return weights, factor, new_peak, total * factor + tl.sum(weights, axis=1)
+
+
+@triton.jit(do_not_specialize=["splits", "num_rows"])
+def joined_kernel(
+    part_ptr, peak_ptr, out_ptr, cu_ptr, splits, num_rows, out_head, out_row,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Grid: token and head of a sequence, sequences. Weighs the parts of each split, always in the same
+    order; `part_ptr`: [splits, T, H, WIDTH] fp32, `peak_ptr`: [splits, T, H], log2 of each part's total."""
+    token, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row = tl.load(cu_ptr + sequence) + token
+    if row >= tl.load(cu_ptr + sequence + 1):
+        return
+    split = tl.arange(0, SPLITS)
+    at = (split * num_rows + row) * HEADS + head
+    sizes = tl.load(peak_ptr + at, mask=split < splits, other=float("-inf"))
+    peak = tl.max(sizes, axis=0)
+    total = tl.sum(tl.exp2(sizes - peak), axis=0)
+    columns = tl.arange(0, BLOCK)
+    out = tl.zeros((BLOCK,), dtype=tl.float32)
+    for number in range(splits):
+        place = (number * num_rows + row).to(tl.int64) * HEADS + head
+        weight = tl.exp2(tl.load(peak_ptr + place) - peak) / total
+        part = tl.load(part_ptr + place * WIDTH + columns, mask=columns < WIDTH, other=0.0)
+        # a split that saw nothing weighs nothing, and its part was never written
+        out += tl.where(weight > 0.0, weight * part, 0.0)
+    out_at = row.to(tl.int64) * out_row + head * out_head + columns
+    tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=columns < WIDTH)

@@ -1,0 +1,167 @@
+"""Expanded attention for many new tokens: keys and values of each head are made from the latents, a segment
+of the sequence at a time, and attended in the ordinary way; the segments are joined in order.
+
+Per query this is three times cheaper than to attend latents, but the expansion costs as much as 170 tokens
+do; so it pays for long pieces. Segments bound the memory: expanded, a row takes a hundred times its latents.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from k3agent.backend.config import PAGE_SIZE
+from k3agent.backend.kernels import pinned
+from k3agent.backend.kernels.arguments import StepTables
+from k3agent.backend.kernels.gpu import gpu_name
+from k3agent.backend.kernels.pinned import Row
+from k3agent.backend.kernels.triton.mla_attend import mla_decode
+from k3agent.backend.kernels.triton.mla_parts import joined_kernel, load_tile, multiply, soften
+
+_LEAST_DOT = 16
+
+pinned.pin(
+    "mla_prefill",
+    Row({
+        "least_tokens": 160, "segment": 32768, "block_m": 128, "block_n": 64, "num_warps": 8, "num_stages": 2,
+        "join_warps": 4,
+    }),
+    candidates={
+        "least_tokens": [0], "segment": [16384, 32768, 65536], "block_m": [64, 128], "block_n": [32, 64, 128],
+        "num_warps": [4, 8], "num_stages": [2, 3], "join_warps": [4],
+    },
+)  # fmt: skip
+
+
+# numbers of the step: a kernel for each kind of number would be compiled while a user waits
+@triton.jit(do_not_specialize=["sequence", "num_rows", "segment", "begin", "count", "context"])
+def _segment_kernel(
+    q_ptr, q_row, q_head, kv_ptr, rows_ptr, part_ptr, peak_ptr, cu_ptr, sequence, scale, num_rows, segment,
+    begin, count, context,
+    HEADS: tl.constexpr, NOPE: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr, VALUE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_S: tl.constexpr,
+    BLOCK_V: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid: blocks of tokens, heads. Rows `begin` to `begin + count` of the sequence lie expanded in kv_ptr,
+    [count, H, NOPE+VALUE], and as latents in rows_ptr, [count, RANK+SHARED]."""
+    head = tl.program_id(1)
+    start = tl.load(cu_ptr + sequence)
+    num_tokens = tl.load(cu_ptr + sequence + 1) - start
+    token = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    valid = token < num_tokens
+    row = (start + token).to(tl.int64)
+    column_k, column_s, column_v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_V)
+    at = (row * q_row + head * q_head)[:, None]
+    query = load_tile(q_ptr, at + column_k[None, :], valid, column_k, NOPE, BLOCK_K)
+    query_s = load_tile(q_ptr, at + NOPE + column_s[None, :], valid, column_s, SHARED, BLOCK_S)
+    last_token = tl.minimum(tl.program_id(0) * BLOCK_M + BLOCK_M, num_tokens)
+    end = tl.minimum(count, context + last_token - begin)
+    peak = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BLOCK_M,), dtype=tl.float32)
+    out = tl.zeros((BLOCK_M, BLOCK_V), dtype=tl.float32)
+    offset = tl.arange(0, BLOCK_N)
+    for position in tl.range(0, end, BLOCK_N, num_stages=STAGES):
+        place = position + offset
+        exists = place < end
+        line = place.to(tl.int64)[:, None] * (HEADS * (NOPE + VALUE)) + head * (NOPE + VALUE)
+        key = load_tile(kv_ptr, line + column_k[None, :], exists, column_k, NOPE, BLOCK_K)
+        shared_at = place[:, None] * (RANK + SHARED) + RANK + column_s[None, :]
+        shared = load_tile(rows_ptr, shared_at, exists, column_s, SHARED, BLOCK_S)
+        scores = multiply(query, tl.trans(key), PRECISION) + multiply(query_s, tl.trans(shared), PRECISION)
+        seen = ((begin + place)[None, :] <= (context + token)[:, None]) & exists[None, :]
+        weights, factor, peak, total = soften(scores * scale, seen, peak, total)
+        value = load_tile(kv_ptr, line + NOPE + column_v[None, :], exists, column_v, VALUE, BLOCK_V)
+        out = out * factor[:, None] + multiply(weights.to(value.dtype), value, PRECISION)
+    found = total > 0.0
+    out = out / tl.where(found, total, 1.0)[:, None]
+    to = (segment * num_rows + row) * HEADS + head
+    size = tl.where(found, peak + tl.log2(tl.where(found, total, 1.0)), float("-inf"))
+    tl.store(peak_ptr + to, size, mask=valid)
+    mask = (valid & found)[:, None] & (column_v < VALUE)[None, :]
+    tl.store(part_ptr + to[:, None] * VALUE + column_v[None, :], out, mask=mask)
+
+
+def mla_prefill(
+    q: Tensor,
+    key_up: Tensor,
+    value_up: Tensor,
+    scale: float,
+    latents: Tensor,
+    tables: StepTables,
+    context_lens: list[int] | None = None,
+) -> Tensor:
+    """As mla_decode. `context_lens`: those of the tables if the host knows them; without them, or where it is
+    cheaper, latents are attended as they are."""
+    values = pinned.pick("mla_prefill", gpu_name(q.device), heads=q.shape[1])
+    if context_lens is None or tables.longest < int(values["least_tokens"]):
+        return mla_decode(q, key_up, value_up, scale, latents, tables)
+    num_rows, heads, _ = q.shape
+    starts = tables.cu_seqlens.tolist()
+    lengths = [before + starts[b + 1] - starts[b] for b, before in enumerate(context_lens)]
+    size = int(values["segment"])
+    num_segments = triton.cdiv(max(lengths), size)
+    shape, wide = (num_segments, num_rows, heads), {"dtype": torch.float32, "device": q.device}
+    parts = torch.empty((*shape, value_up.shape[1]), **wide)
+    # a segment that a shorter sequence does not have weighs nothing
+    sizes = torch.full(shape, -math.inf, **wide)
+    up = torch.cat((key_up, value_up), dim=1).flatten(0, 1)
+    for b, length in enumerate(lengths):
+        num_tokens = starts[b + 1] - starts[b]
+        for segment in range(triton.cdiv(length, size) if num_tokens else 0):
+            begin = segment * size
+            last_page = triton.cdiv(min(begin + size, length), PAGE_SIZE)
+            pages = tables.page_table[b, begin // PAGE_SIZE : last_page]
+            rows = latents[pages.long()].flatten(0, 1)[: length - begin]
+            kv = rows[:, : key_up.shape[2]] @ up.t()
+            place = _Place(b, segment, begin, context_lens[b], num_tokens)
+            _attend_segment(q, kv, rows, parts, sizes, tables, values, scale, place, key_up.shape[1])
+    out = torch.empty((num_rows, heads, value_up.shape[1]), dtype=q.dtype, device=q.device)
+    joined_kernel[(tables.longest, heads, tables.slots.shape[0])](
+        parts, sizes, out, tables.cu_seqlens, num_segments, num_rows, out.stride(1), out.stride(0),
+        HEADS=heads, WIDTH=out.shape[-1], BLOCK=triton.next_power_of_2(out.shape[-1]),
+        SPLITS=triton.next_power_of_2(num_segments), num_warps=values["join_warps"],
+    )  # fmt: skip
+    return out
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which segment of which sequence, and what the host knows of it."""
+
+    sequence: int
+    segment: int
+    begin: int
+    context: int
+    num_tokens: int
+
+
+def _attend_segment(
+    q: Tensor,
+    kv: Tensor,
+    rows: Tensor,
+    parts: Tensor,
+    sizes: Tensor,
+    tables: StepTables,
+    values: pinned.Values,
+    scale: float,
+    place: _Place,
+    nope: int,
+) -> None:
+    _, heads, value = parts.shape[1:]
+    shared = q.shape[-1] - nope
+    block_m = int(values["block_m"])
+    _segment_kernel[(triton.cdiv(place.num_tokens, block_m), heads)](
+        q, q.stride(0), q.stride(1), kv, rows, parts, sizes, tables.cu_seqlens, place.sequence,
+        scale * math.log2(math.e), q.shape[0], place.segment, place.begin, rows.shape[0], place.context,
+        HEADS=heads, NOPE=nope, RANK=rows.shape[1] - shared, SHARED=shared, VALUE=value, BLOCK_M=block_m,
+        BLOCK_N=values["block_n"], BLOCK_K=_block(nope), BLOCK_S=_block(shared), BLOCK_V=_block(value),
+        PRECISION="ieee" if q.dtype == torch.float32 else "bf16", STAGES=values["num_stages"],
+        num_warps=values["num_warps"],
+    )  # fmt: skip
+
+
+def _block(width: int) -> int:
+    return max(triton.next_power_of_2(width), _LEAST_DOT)
