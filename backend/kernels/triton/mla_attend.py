@@ -16,9 +16,7 @@ from k3agent.backend.kernels import pinned
 from k3agent.backend.kernels.arguments import StepTables
 from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.pinned import Row
-from k3agent.backend.kernels.triton.mla_parts import joined_kernel, load_tile, multiply, soften
-
-_LEAST_DOT = 16
+from k3agent.backend.kernels.triton.mla_parts import dot_block, joined_kernel, load_tile, multiply, soften
 
 pinned.pin(
     "mla_decode",
@@ -39,7 +37,8 @@ pinned.pin(
 @triton.jit
 def _read_page(
     latents_ptr, pages_ptr, position, offset, end, column_c, column_s,
-    RANK: tl.constexpr, SHARED: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, PAGE: tl.constexpr,
+    RANK: tl.constexpr, SHARED: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
+    PAGE: tl.constexpr,
 ):  # fmt: skip
     """Latents and shared keys of some positions, all in one page; zero from `end` on."""
     page = tl.load(pages_ptr + position // PAGE).to(tl.int64)
@@ -114,7 +113,7 @@ def mla_decode(
     values = pinned.pick(
         "mla_decode", gpu_name(q.device), rows=tables.longest * heads, sequences=tables.slots.shape[0]
     )
-    splits, block_m = int(values["splits"]), max(int(values["block_m"]), _LEAST_DOT)
+    splits, block_m = int(values["splits"]), dot_block(int(values["block_m"]))
     wide = {"dtype": torch.float32, "device": q.device}
     parts = torch.empty((splits, num_rows, heads, rank), **wide)
     sizes = torch.empty((splits, num_rows, heads), **wide)
@@ -124,7 +123,7 @@ def mla_decode(
         absorbed, absorbed.stride(0), absorbed.stride(1), q, q.stride(0), q.stride(1), latents, parts, sizes,
         *of_step, scale * math.log2(math.e), num_rows, splits,
         HEADS=heads, NOPE=nope, RANK=rank, SHARED=shared, PAGE=PAGE_SIZE, BLOCK_M=block_m,
-        BLOCK_N=values["block_n"], BLOCK_C=_block(rank), BLOCK_S=_block(shared),
+        BLOCK_N=values["block_n"], BLOCK_C=dot_block(rank), BLOCK_S=dot_block(shared),
         PRECISION="ieee" if q.dtype == torch.float32 else "bf16", STAGES=values["num_stages"],
         num_warps=values["num_warps"],
     )  # fmt: skip
@@ -135,7 +134,3 @@ def mla_decode(
         num_warps=values["join_warps"],
     )  # fmt: skip
     return torch.bmm(context, value_up.transpose(1, 2)).transpose(0, 1)
-
-
-def _block(width: int) -> int:
-    return max(triton.next_power_of_2(width), _LEAST_DOT)

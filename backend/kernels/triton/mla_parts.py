@@ -3,6 +3,13 @@
 import triton
 import triton.language as tl
 
+_LEAST_DOT = 16
+
+
+def dot_block(width: int) -> int:
+    """The block that holds a width and suits a matrix product."""
+    return max(1 << (width - 1).bit_length(), _LEAST_DOT)
+
 
 @triton.jit
 def load_tile(ptr, at, rows_in, columns, WIDTH: tl.constexpr, BLOCK: tl.constexpr):

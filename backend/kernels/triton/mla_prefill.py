@@ -19,9 +19,7 @@ from k3agent.backend.kernels.arguments import StepTables
 from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.pinned import Row
 from k3agent.backend.kernels.triton.mla_attend import mla_decode
-from k3agent.backend.kernels.triton.mla_parts import joined_kernel, load_tile, multiply, soften
-
-_LEAST_DOT = 16
+from k3agent.backend.kernels.triton.mla_parts import dot_block, joined_kernel, load_tile, multiply, soften
 
 pinned.pin(
     "mla_prefill",
@@ -157,11 +155,7 @@ def _attend_segment(
         q, q.stride(0), q.stride(1), kv, rows, parts, sizes, tables.cu_seqlens, place.sequence,
         scale * math.log2(math.e), q.shape[0], place.segment, place.begin, rows.shape[0], place.context,
         HEADS=heads, NOPE=nope, RANK=rows.shape[1] - shared, SHARED=shared, VALUE=value, BLOCK_M=block_m,
-        BLOCK_N=values["block_n"], BLOCK_K=_block(nope), BLOCK_S=_block(shared), BLOCK_V=_block(value),
+        BLOCK_N=values["block_n"], BLOCK_K=dot_block(nope), BLOCK_S=dot_block(shared), BLOCK_V=dot_block(value),
         PRECISION="ieee" if q.dtype == torch.float32 else "bf16", STAGES=values["num_stages"],
         num_warps=values["num_warps"],
     )  # fmt: skip
-
-
-def _block(width: int) -> int:
-    return max(triton.next_power_of_2(width), _LEAST_DOT)
