@@ -6,10 +6,23 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from k3agent.agent.masking import Masker
+from k3agent.errors import ToolError
 from k3agent.types import JsonObject
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Access, ToolContext
+
+STAND_IN = (
+    "{names} stands for a secret that you are not shown, so it would be lost. Leave that text as it is:"
+    " change only other lines, or let the program read the value from its variable or file."
+)
+
+
+def refuse_stand_ins(access: Access, masker: Masker, written: str) -> None:
+    """Raises ToolError where a call with effects would pass on what only stands for a secret."""
+    names = masker.stand_ins(written) if access.writes or access.runs or access.calls else []
+    if names:
+        raise ToolError(STAND_IN.format(names=", ".join(names)))
 
 
 async def side_by_side(calls: list[Any]) -> None:

@@ -20,7 +20,7 @@ from k3agent import codec
 from k3agent.agent.approvals import Approvals
 from k3agent.agent.arguments import ArgumentsInvalid, parse_object, validate
 from k3agent.agent.callhooks import Call, after_call, before_call, overruled
-from k3agent.agent.callparts import access_dict, mask_outputs, side_by_side
+from k3agent.agent.callparts import access_dict, mask_outputs, refuse_stand_ins, side_by_side
 from k3agent.agent.changes import FileChanges
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.git_marks import git_marks
@@ -51,10 +51,6 @@ log = logging.getLogger(__name__)
 
 NOT_RUN = "Not run: "
 STOPPED_TASKS = "The subagents were stopped."
-STAND_IN = (
-    "{names} stands for a secret that you are not shown, so it would be lost. Leave that text as it is:"
-    " change only other lines, or let the program read the value from its variable or file."
-)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -302,11 +298,7 @@ class Dispatcher:
                 text = f"arguments: {text}"
             raise ArgumentsInvalid(f"bad arguments for {call.name}: {text}.") from error
         access = tool.access(args, self._bench.ctx)
-        stand_ins = (
-            self._bench.masker.stand_ins(written) if access.writes or access.runs or access.calls else []
-        )
-        if stand_ins:
-            raise ToolError(STAND_IN.format(names=", ".join(stand_ins)))
+        refuse_stand_ins(access, self._bench.masker, written)
         return _Prepared(call=call, tool=tool, args=args, note=note, access=access)
 
     async def _permit(self, prepared: _Prepared, summary: str) -> str | None:

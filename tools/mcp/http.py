@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from k3agent.tools.mcp.server import LOGIN_CODE
 from k3agent.tools.mcp.transport import MAX_MESSAGE_BYTES
 from k3agent.types import JsonObject, ServerSpec
 
 log = logging.getLogger(__name__)
 
-LOGIN_CODE = -32401
 HTTP_CODE = -32400
 MAX_RESUMES = 5
 MAX_WAIT_S = 30.0

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 PROTOCOL_VERSION = "2025-11-25"
 KNOWN_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MAX_PAGES = 50
+# The code of the answer that a transport gives in the name of a server that wants a login.
+LOGIN_CODE = -32401
 # A server that failed is tried again by a call, but not by each.
 RETRY_S = 5.0
 
@@ -35,10 +37,6 @@ class State(StrEnum):
     FAILED = "failed"
     LOGIN = "login"
     OFF = "off"
-
-
-class LoginNeeded(ToolError):
-    """The server wants the user to sign in."""
 
 
 class Server:
@@ -89,7 +87,8 @@ class Server:
     async def ready(self) -> None:
         """Wait until the server can be used; a failed one is tried again. Raises ToolError."""
         is_stale = asyncio.get_running_loop().time() - self._failed_at > RETRY_S
-        if self.state is State.FAILED and is_stale and not self.spec.problem:
+        may_try = self.state is State.LOGIN or (self.state is State.FAILED and is_stale)
+        if may_try and not self.spec.problem:
             self.start()
         if self._connecting is not None and self.state is State.STARTING:
             await asyncio.shield(self._connecting)
@@ -121,12 +120,11 @@ class Server:
         except TimeoutError:
             await self._drop()
             self._set(State.FAILED, f"no answer within {limit_s:.0f} s")
-        except LoginNeeded as error:
-            await self._drop()
-            self._set(State.LOGIN, str(error))
         except (ToolError, RpcError, RpcClosed) as error:
             await self._drop()
-            if self.state is not State.FAILED:
+            if isinstance(error, RpcError) and error.code == LOGIN_CODE:
+                self._set(State.LOGIN, str(error))
+            elif self.state is not State.FAILED:
                 self._set(State.FAILED, str(error))
         else:
             self._set(State.READY, "")
@@ -265,6 +263,9 @@ class Server:
                 f"{tool} of {self.spec.name} was cut off: {error}. It may have had effects"
             ) from error
         except RpcError as error:
+            if error.code == LOGIN_CODE:
+                self._set(State.LOGIN, str(error))
+                raise ToolError(f"{tool} of {self.spec.name}: {self.explained}") from error
             raise ToolError(f"{tool} of {self.spec.name} failed: {error} (code {error.code})") from error
         finally:
             del self._progress[token]
