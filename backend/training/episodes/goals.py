@@ -67,7 +67,7 @@ MODULES = (
     "hanging",
     "checked",
 )
-SECOND_MODULES = ("gittasks", "settingsfiles", "versions", "sections", "otherlanguages")
+SECOND_MODULES = ("gittasks", "settingsfiles", "versions", "sections", "otherlanguages", "web")
 for _module in MODULES + SECOND_MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")
 

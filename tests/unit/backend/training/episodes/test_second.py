@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from k3agent.backend.training.episodes import datafiles
+from k3agent.backend.training.episodes import datafiles, webcode
+from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.versions import bumped
 from k3agent.backend.training.episodes.gitrepo import Commit, Repository, git
 from k3agent.backend.training.episodes.player import Player
+from k3agent.backend.training.episodes.webproject import draw_web_project
 from k3agent.backend.training.episodes.words import Words
 from k3agent.backend.training.task import SECOND_EDITION
 
@@ -59,6 +61,36 @@ def test_a_repository_has_its_history_and_the_files_stay(tmp_path: Path) -> None
     assert (tmp_path / "a.txt").read_text() == "now\n"
     done = subprocess.run(["git", "branch"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "  fix/x\n* trunk\n"
+
+
+def test_the_wrong_lines_of_all_ideas_show_in_their_results() -> None:
+    rng = random.Random(2)
+    words = Words(rng)
+    seen = set()
+    for _ in range(500):
+        func = webcode.draw_func(rng, words, rng.choice(("js", "go")))
+        assert func.line() != func.line(wrong=True)
+        drawn = webcode.draw_arguments(func, rng, words)
+        if drawn is not None:
+            _, want, have = drawn
+            assert want != have
+            seen.add(func.idea.verb)
+    assert seen == {idea.verb for idea in webcode.ideas()}
+
+
+@pytest.mark.parametrize("language", ["js", "go"])
+def test_web_projects_are_understood_by_the_facts(language: str) -> None:
+    rng = random.Random(8)
+    for _ in range(20):
+        project = draw_web_project(rng, Words(rng), language)
+        facts = Facts(project.files)
+        for module in project.modules:
+            for func in module.functions:
+                found = facts.defined(func.name)
+                assert [(item.path, item.params) for item in found] == [(module.path, tuple(func.params))]
+            names = {item.name for item in facts.constants if item.path == module.path}
+            numbers = {name for name, value in module.consts if value[0] not in "tf"}
+            assert numbers <= names
 
 
 def test_a_share_of_the_sessions_is_of_the_second_edition() -> None:
