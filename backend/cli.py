@@ -157,6 +157,13 @@ def _add_engine_flags(group: "argparse._ArgumentGroup") -> None:
         default="auto",
         help="guess what follows from the text itself (default: auto)",
     )
+    add(
+        "--graphs",
+        choices=["auto", "off", "padded"],
+        default="auto",
+        help="run short passes as CUDA graphs; padded: at the same fixed shapes without a GPU, too (default:"
+        " auto)",
+    )
     add("--no-grammar", action="store_true", help="do not force well-formed markup")
 
 

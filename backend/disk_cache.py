@@ -53,6 +53,11 @@ def default_folder() -> Path:
     return root / "k3agent" / "prefixes"
 
 
+def kernels_folder() -> Path:
+    """Beside the prefixes: kernels compiled for this machine's GPU."""
+    return default_folder().with_name("kernels")
+
+
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not os.access(folder, os.W_OK | os.X_OK):

@@ -23,7 +23,8 @@ from k3agent.backend.cache.radix import Checkpoint, RadixNode
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.ranks import Ranks
-from k3agent.backend.engine.runner import Runner, Work, load_part
+from k3agent.backend.engine.runner import Runner, load_part
+from k3agent.backend.engine.work import Work
 from k3agent.backend.errors import BackendError
 from k3agent.backend.model.random_weights import write_random
 from k3agent.backend.parallel.comm import Comm

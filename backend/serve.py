@@ -24,9 +24,9 @@ from k3agent.backend.chat.images import ImageReader, ImageSettings
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.cli import KIMI_VOCAB_SIZE, NANO_DIR, default_sampling
 from k3agent.backend.config import ModelConfig
-from k3agent.backend.disk_cache import DiskCache
+from k3agent.backend.disk_cache import DiskCache, kernels_folder
 from k3agent.backend.engine.client import EngineClient
-from k3agent.backend.engine.messages import EngineSettings, Ready
+from k3agent.backend.engine.messages import EngineSettings, Ready, WarmingUp
 from k3agent.backend.errors import BackendError
 from k3agent.backend.server.access import is_loopback
 from k3agent.backend.server.answer import ChatService
@@ -51,6 +51,7 @@ async def serve(args: argparse.Namespace, folder: Path) -> int:
     with _listening_socket(args.host, args.port) as listener:
         disk = DiskCache.of_flag(args.disk_cache, args.disk_cache_bytes)
         engine = EngineClient(_settings(args, folder, disk))
+        engine.on_progress = _tell_progress
         log.info("loading %s on %s", folder, args.device)
         starting = asyncio.create_task(engine.start())
         waiting = asyncio.create_task(_tell_patience(begun))
@@ -88,6 +89,8 @@ def _settings(args: argparse.Namespace, folder: Path, disk: DiskCache | None) ->
         disk_cache_dir=str(disk.prefixes_dir) if disk else None,
         disk_cache_bytes=args.disk_cache_bytes,
         speculation=args.speculation,
+        graphs=args.graphs,
+        compile_cache_dir=str(kernels_folder()) if args.device.startswith("cuda") else None,
         tensor_parallel=args.tp,
         expert_parallel=args.expert_parallel,
         backend=args.collectives,
@@ -145,6 +148,13 @@ async def _tell_patience(begun: float) -> None:
     while True:
         await asyncio.sleep(_PATIENCE_S)
         log.info("still loading after %.0f s", time.monotonic() - begun)
+
+
+def _tell_progress(step: WarmingUp) -> None:
+    """What the engine prepares once the weights are there: minutes where kernels are compiled for the first
+    time."""
+    if step.what:
+        log.info("warming up, %d of %d: %s", step.num_done + 1, step.num_steps, step.what)
 
 
 def _tell_ready(ready: Ready, disk: DiskCache | None, waited_s: float) -> None:

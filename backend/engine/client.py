@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from multiprocessing.connection import Connection
 
 from k3agent.backend.engine.messages import (
@@ -34,6 +34,7 @@ from k3agent.backend.engine.messages import (
     Ready,
     Report,
     Stop,
+    WarmingUp,
 )
 from k3agent.backend.errors import RANK_LOST_STATUS, EngineUnavailableError, RankLostError
 
@@ -53,6 +54,8 @@ class EngineClient:
         self.num_restarts = 0
         self._restarts: list[float] = []
         self.ready: Ready | None = None
+        self.on_progress: Callable[[WarmingUp], None] | None = None
+        """Told of the steps of a start."""
         self.is_lost = asyncio.Event()
         """Set when the process has ended for good."""
         self.exit_status = 1
@@ -188,6 +191,9 @@ class EngineClient:
                     self._starting.set_exception(EngineUnavailableError(message))
             case RankLost(message):
                 self._death = message
+            case WarmingUp():
+                if self.on_progress is not None:
+                    self.on_progress(report)
             case Counters(values=values):
                 self.counters = values
             case _:
@@ -260,13 +266,15 @@ def _write(pipe: Connection, outbox: "queue.SimpleQueue[bytes | None]") -> None:
 
 
 def _environ(settings: EngineSettings) -> dict[str, str]:
-    """Threads that wait for each other sleep instead of spinning.
+    """Threads that wait for each other sleep instead of spinning; compiled kernels outlive the process.
 
     Beside a compiler or a test run, the normal state of an agent's machine, spinning made start-up and decode
     tens of times slower.
     """
-    waiting = {"OMP_WAIT_POLICY": "PASSIVE"} if settings.device == "cpu" else {}
-    return {**waiting, **os.environ}
+    chosen = {"OMP_WAIT_POLICY": "PASSIVE"} if settings.device == "cpu" else {}
+    if settings.compile_cache_dir is not None:
+        chosen["TRITON_CACHE_DIR"] = settings.compile_cache_dir
+    return {**chosen, **os.environ}
 
 
 def _has_fd(stream: object) -> bool:

@@ -34,12 +34,14 @@ from k3agent.backend.engine.messages import (
     SamplingParams,
 )
 from k3agent.backend.engine.ranks import layout_of
-from k3agent.backend.engine.runner import Runner, Work, exactness_of
+from k3agent.backend.engine.runner import Runner, exactness_of
 from k3agent.backend.engine.sampler import Choice, Sampler
 from k3agent.backend.engine.scheduler import Limits, Scheduler
 from k3agent.backend.engine.sequence import Sequence, Status
+from k3agent.backend.engine.static_steps import Progress, no_progress
 from k3agent.backend.engine.stops import StopWatch
 from k3agent.backend.engine.taking import Taken, TokenTaker
+from k3agent.backend.engine.work import Work
 from k3agent.backend.errors import BackendError, BadRequestError, CacheFullError
 from k3agent.backend.model.step import SHORT
 
@@ -164,9 +166,12 @@ class Engine:
         reports, self._reports = self._reports, []
         return reports
 
-    def warm_up(self) -> None:
+    def warm_up(self, progress: Progress = no_progress) -> None:
         """Run every kind of step once, so that the first request does not pay for it, and forget it."""
-        ids = [self._tokenizer.special("<|open|>")] * min(PAGE_SIZE + 2, self._runner.max_model_len - 4)
+        self._runner.prepare(progress)
+        # on a GPU a whole chunk compiles what long prompts need
+        num_tokens = (self._chunk if self._runner.device.type == "cuda" else 0) + PAGE_SIZE + 2
+        ids = [self._tokenizer.special("<|open|>")] * min(num_tokens, self._runner.max_model_len - 4)
         params = SamplingParams(temperature=0, max_tokens=2)
         self.add(Add(request_id="warm-up", token_ids=ids, params=params))
         while self.has_work:

@@ -48,6 +48,11 @@ Speculation = Literal["auto", "off", "prompt-lookup"]
 """Guess what follows from the sequence's own text and check the guess in one pass; `auto`: where faster."""
 
 
+Graphs = Literal["auto", "off", "padded"]
+"""Short passes at fixed shapes: `auto`: captured in CUDA graphs where all kernels allow that; `padded`: the
+same shapes elsewhere, too, without capture."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """How the engine process is set up. Sizes in bytes and tokens; None: chosen from model and device."""
@@ -71,6 +76,9 @@ class EngineSettings:
     disk_cache_dir: str | None = None
     disk_cache_bytes: int = 4 << 30
     speculation: Speculation = "auto"
+    graphs: Graphs = "auto"
+    compile_cache_dir: str | None = None
+    """Where compiled kernels are kept; None: where Triton puts them."""
     tensor_parallel: int = 1
     expert_parallel: int = 1
     backend: str | None = None
@@ -121,6 +129,15 @@ class Ready:
     dtype: str
     min_cacheable_tokens: int = 1
     """Of a prompt that is sent again; a turn that is continued hits whatever its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmingUp:
+    """Progress of the start once the weights are there: `num_done` of `num_steps`, and what comes next."""
+
+    num_done: int
+    num_steps: int
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +227,4 @@ class Counters:
     values: dict[str, float] = field(default_factory=dict)
 
 
-Report = Ready | FailedToStart | RankLost | Prefilled | Generated | Finished | Failed | Counters
+Report = Ready | WarmingUp | FailedToStart | RankLost | Prefilled | Generated | Finished | Failed | Counters

@@ -25,8 +25,10 @@ from k3agent.backend.engine.messages import (
     RankLost,
     Ready,
     Stop,
+    WarmingUp,
 )
 from k3agent.backend.engine.runner import Runner
+from k3agent.backend.engine.static_steps import Progress, no_progress
 from k3agent.backend.errors import BackendError
 from k3agent.backend.parallel.processes import end_process
 
@@ -47,6 +49,10 @@ class _Pipe(Connection):
         with self._sending:
             super().send(obj)
 
+    def report_progress(self, num_done: int, num_steps: int, what: str) -> None:
+        """Tell the server how far the start is."""
+        self.send(WarmingUp(num_done, num_steps, what))
+
     def report_loss(self, message: str) -> NoReturn:
         """Tell the server that a rank is gone, and end."""
         with contextlib.suppress(OSError):
@@ -54,7 +60,11 @@ class _Pipe(Connection):
         end_process(message)
 
 
-def load(settings: EngineSettings, on_loss: Callable[[str], NoReturn] = end_process) -> tuple[Engine, Ready]:
+def load(
+    settings: EngineSettings,
+    on_loss: Callable[[str], NoReturn] = end_process,
+    progress: Progress = no_progress,
+) -> tuple[Engine, Ready]:
     """Load, warm up, and say what came of it. `on_loss` is told of a lost rank when there are several."""
     tokenizer = Tokenizer.from_dir(settings.model_dir)
     runner, load_s = Runner.load(settings, on_loss)
@@ -64,7 +74,7 @@ def load(settings: EngineSettings, on_loss: Callable[[str], NoReturn] = end_proc
             f" {runner.config.vocab_size}; the folder mixes two models"
         )
     engine = Engine(runner, tokenizer, settings)
-    engine.warm_up()
+    engine.warm_up(progress)
     engine.attach_tiers()
     ready = Ready(
         max_model_len=runner.max_model_len,
@@ -116,7 +126,7 @@ def main() -> int:
         settings = pipe.recv()
         assert isinstance(settings, EngineSettings)
         try:
-            engine, ready = load(settings, pipe.report_loss)
+            engine, ready = load(settings, pipe.report_loss, pipe.report_progress)
         except BackendError as error:
             pipe.send(FailedToStart(str(error)))
             return 1

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -22,7 +21,9 @@ from k3agent.backend.engine.images import ImageFeatures
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.ranks import RankedStorage, Ranks, is_ranked
 from k3agent.backend.engine.sequence import Sequence
+from k3agent.backend.engine.static_steps import Progress, Scratch, StaticSteps
 from k3agent.backend.engine.storage import TorchStorage
+from k3agent.backend.engine.work import Work
 from k3agent.backend.errors import CacheFullError, ModelFilesError
 from k3agent.backend.model.inputs import ForwardBatch, allocate_cache
 from k3agent.backend.model.k3 import K3ForCausalLM
@@ -39,23 +40,6 @@ _DTYPES = {
 }
 _CPU_CACHE_BYTES = 512 << 20
 _SMALL_HIDDEN = 1024
-
-
-@dataclass(slots=True, kw_only=True)
-class Work:
-    """One sequence's part of a pass: its next tokens, and where its pages and its state are."""
-
-    token_ids: list[int]
-    context_len: int
-    page_ids: list[int]
-    state_slot: int
-    num_logits: int = 1
-    """The logits of so many of the last tokens are wanted."""
-    trail_slots: list[int] = field(default_factory=list)
-    """Slots for the states before the last token, before the one before it, and so on, latest at the end."""
-    image_rows: LongTensor | None = None
-    """Which of the tokens are placeholders of images, and what stands there instead of embeddings."""
-    image_features: Tensor | None = None
 
 
 class Runner:
@@ -83,8 +67,21 @@ class Runner:
         )
         self.trail_slots = list(range(self.num_slots, self.num_slots + num_trail))
         """Slots besides those of the cache, for the states behind guessed tokens; free between passes."""
-        num_slots = self.num_slots + num_trail
-        tensors = allocate_cache(self.config, self.num_pages, num_slots, model.dtype, self.device)
+        # padding takes one page and one slot more
+        scratch = Scratch(page=self.num_pages, slot=self.num_slots + num_trail)
+        is_static = has_static_steps(settings, model)
+        tensors = allocate_cache(
+            self.config, scratch.page + is_static, scratch.slot + is_static, model.dtype, self.device
+        )
+        self._static: StaticSteps | None = None
+        if is_static:
+            self._static = StaticSteps(
+                model,
+                tensors,
+                scratch,
+                max_model_len=self.max_model_len,
+                max_running=settings.max_running,
+            )
         own = TorchStorage(tensors)
         self.storage = own if ranks is None else RankedStorage(own, ranks)
 
@@ -150,10 +147,19 @@ class Runner:
             image_features=features,
         )
 
+    def prepare(self, progress: Progress) -> None:
+        """Compile and capture what passes will need, so that no request waits for it."""
+        if self._static is not None:
+            self._static.prepare(progress)
+
     def forward(self, batch: list[Work]) -> Tensor:
-        """Run one pass; logits [N, V] of the wanted tokens of each work, in order. Pages must reach far
-        enough.
+        """Run one pass; logits [N, V] of the wanted tokens of each work, in order, valid until the next pass.
+        Pages must reach far enough.
         """
+        if self._static is not None:
+            logits = self._static.run(batch)
+            if logits is not None:
+                return logits
         widest = max(len(work.page_ids) for work in batch)
         starts = list(accumulate((len(work.token_ids) for work in batch), initial=0))
         is_plain = all(work.num_logits == 1 for work in batch)
@@ -220,6 +226,15 @@ def speculates(settings: EngineSettings, config: ModelConfig) -> bool:
     if settings.speculation == "auto":
         return is_light(settings, config)
     return settings.speculation == "prompt-lookup"
+
+
+def has_static_steps(settings: EngineSettings, model: K3ForCausalLM) -> bool:
+    """Do short passes run padded to fixed shapes? Where a graph can hold them, or when told."""
+    if model.shard.world > 1:
+        return False
+    if settings.graphs == "auto":
+        return model.device.type == "cuda" and model.is_capturable
+    return settings.graphs == "padded"
 
 
 def set_threads(settings: EngineSettings, config: ModelConfig) -> None:

@@ -1,0 +1,143 @@
+"""Passes padded to fixed shapes say the same as plain ones, and touch nothing that is not theirs."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k3agent.backend.chat.tokenizer import Tokenizer
+from k3agent.backend.config import PAGE_SIZE
+from k3agent.backend.engine.engine import Engine
+from k3agent.backend.engine.messages import Add, EngineSettings, Finished, Generated, SamplingParams
+from k3agent.backend.engine.process import load
+from k3agent.backend.engine.runner import Runner
+from k3agent.backend.engine.work import Work
+
+NUM_PAGES, NUM_SLOTS = 12, 6
+
+
+def settings_of(folder: Path, **more: Any) -> EngineSettings:
+    values = {"dtype": "float64", "cache_bytes": 4 << 20, "max_model_len": 512, "exactness": "idle"}
+    return EngineSettings(model_dir=str(folder), **{**values, **more})
+
+
+@pytest.fixture(scope="module")
+def runners(tiny_dir: Path) -> tuple[Runner, Runner]:
+    """A plain one, and one that pads."""
+    made = [Runner.load(settings_of(tiny_dir, graphs=graphs))[0] for graphs in ("off", "padded")]
+    assert made[0]._static is None and made[1]._static is not None
+    return made[0], made[1]
+
+
+def tables(runner: Runner) -> list[torch.Tensor]:
+    tensors = runner.storage.tensors
+    return [*tensors.latents.values(), *tensors.kda_states.values(), *tensors.conv_tails.values()]
+
+
+def fill(runner: Runner) -> None:
+    """The same noise everywhere, so that reading what is not one's own shows."""
+    generator = torch.Generator().manual_seed(0)
+    for table in tables(runner):
+        rows = NUM_PAGES if table.shape[1] == PAGE_SIZE else NUM_SLOTS
+        table[:rows] = torch.randn(table[:rows].shape, generator=generator, dtype=torch.float64).to(
+            table.dtype
+        )
+
+
+def check_equal(runners: tuple[Runner, Runner], works: list[Work]) -> None:
+    for runner in runners:
+        fill(runner)
+    plain, padded = (runner.forward([replace(w) for w in works]) for runner in runners)
+    torch.testing.assert_close(padded, plain, rtol=0, atol=1e-9)
+    for one, other in zip(*(tables(runner) for runner in runners), strict=True):
+        rows = NUM_PAGES if one.shape[1] == PAGE_SIZE else NUM_SLOTS
+        torch.testing.assert_close(other[:rows], one[:rows], rtol=0, atol=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_decodes_of_any_sequences(runners: tuple[Runner, Runner], data: st.DataObject) -> None:
+    pages = data.draw(st.permutations(range(NUM_PAGES)))
+    slots = data.draw(st.permutations(range(NUM_SLOTS)))
+    works: list[Work] = []
+    for slot in slots[: data.draw(st.integers(1, 5))]:
+        context = data.draw(st.integers(0, 2 * PAGE_SIZE - 1))
+        count = context // PAGE_SIZE + 1
+        own, pages = pages[:count], pages[count:]
+        works.append(
+            Work(
+                token_ids=[data.draw(st.integers(0, 255))],
+                context_len=context,
+                page_ids=list(own),
+                state_slot=slot,
+                num_logits=data.draw(st.integers(0, 1)),
+            )
+        )
+    check_equal(runners, works)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 140), st.integers(0, 200), st.randoms(use_true_random=False))
+def test_prefills_of_any_length(
+    runners: tuple[Runner, Runner], length: int, context: int, random: Any
+) -> None:
+    count = -(-(length + context) // PAGE_SIZE)
+    work = Work(
+        token_ids=[random.randrange(256) for _ in range(length)],
+        context_len=context,
+        page_ids=random.sample(range(NUM_PAGES), count),
+        state_slot=random.randrange(NUM_SLOTS),
+    )
+    check_equal(runners, [work])
+
+
+def test_a_full_shape_has_no_padding(runners: tuple[Runner, Runner]) -> None:
+    check_equal(runners, [Work(token_ids=[7] * 16, context_len=3, page_ids=[5], state_slot=2)])
+
+
+def test_other_passes_run_as_they_are(runners: tuple[Runner, Runner]) -> None:
+    one = Work(token_ids=[1, 2], context_len=0, page_ids=[0], state_slot=0)
+    other = Work(token_ids=[3], context_len=70, page_ids=[1, 2], state_slot=1)
+    static = runners[1]._static
+    assert static is not None
+    assert static.run([one, other]) is None
+    assert static.run([replace(one, token_ids=[1] * 600)]) is None
+    assert static.run([replace(other, token_ids=[1, 2], num_logits=2)]) is None
+    check_equal(runners, [one, other])
+
+
+def test_an_engine_answers_the_same(tiny_dir: Path) -> None:
+    answers = [answers_of(load(settings_of(tiny_dir, graphs=graphs))[0]) for graphs in ("off", "padded")]
+    assert answers[0] == answers[1]
+    assert all(answers[0].values())
+
+
+def answers_of(engine: Engine) -> dict[str, list[int]]:
+    """Several prompts side by side, one of them a continuation."""
+    word = Tokenizer.from_dir(engine._settings.model_dir).encode("the cat sat on the mat ")
+    found: dict[str, list[int]] = {}
+    greedy = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    for turn, lengths in enumerate(((30, 3, 71), (90,))):
+        for number, length in enumerate(lengths):
+            ids = (word * 40)[number : number + length]
+            engine.add(Add(request_id=f"{turn}-{number}", token_ids=ids, params=greedy))
+        running = len(lengths)
+        while running:
+            for report in engine.step():
+                if isinstance(report, Generated):
+                    found.setdefault(report.request_id, []).extend(report.token_ids)
+                running -= isinstance(report, Finished)
+    engine.cache.check()
+    return found
+
+
+def test_preparation_tells_its_steps(runners: tuple[Runner, Runner]) -> None:
+    told: list[tuple[int, int, str]] = []
+    runners[1].prepare(lambda *step: told.append(step))
+    assert [done for done, _, _ in told] == list(range(len(told)))
+    assert told[0][2] == "prefill of 512" and told[-2][2] == "decode of 1"
+    assert told[-1] == (len(told) - 1, len(told) - 1, "")
