@@ -100,11 +100,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.preflight and options.ranks > 1:
         parser.error("--preflight rehearses one rank: leave --ranks out")
     if options.tiny:
-        options.source, options.stage_plan = SYNTHETIC, "0:64"
-        options.tokens, options.max_length = min(options.tokens, 512), 128
-        options.workers, options.eval_batches = min(options.workers, options.ranks), 1
-        options.reserve_s = min(options.reserve_s, 3.0)
+        shrink(options)
     return options
+
+
+def shrink(options: argparse.Namespace) -> None:
+    """A miniature model on synthetic text."""
+    options.source, options.stage_plan = SYNTHETIC, "0:64"
+    options.tokens, options.max_length = min(options.tokens, 512), 128
+    options.workers, options.eval_batches = min(options.workers, options.ranks), 1
+    options.reserve_s = min(options.reserve_s, 3.0)
 
 
 def add_expert_options(parser: argparse.ArgumentParser) -> None:
