@@ -23,6 +23,8 @@ COMMANDS = {
     "sessions": "list, show, export, fork, uncompact, rm",
     "tasks": "list, show: what a session set out to do, how each part stands, what shows it, its cost",
     "undo": "restores files to a step, and says what it will change first",
+    "search": "words in earlier sessions of this repository",
+    "memory": "list, add, edit, rm: facts kept for later sessions",
     "stats": "tokens, money and tool calls over sessions",
     "serve": "the bundled K3 engine as an OpenAI-compatible server",
     "bench": "measure, replay, load, model: how fast a served model is, and what it bears",
@@ -114,12 +116,10 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from k3agent.backend.bench.cli import main as found
     elif name == "plan":
         from k3agent.backend.plan import main as found
-    elif name == "sessions":
-        from k3agent.commands.sessions import sessions as found
-    elif name == "tasks":
-        from k3agent.commands.tasks import tasks as found
-    elif name == "undo":
-        from k3agent.commands.undo import undo as found
+    elif name in {"sessions", "tasks", "undo", "search", "memory"}:
+        from importlib import import_module
+
+        found = getattr(import_module(f"k3agent.commands.{name}"), name)
     elif name == "config":
         from k3agent.commands.config import config as found
     elif name == "mcp":

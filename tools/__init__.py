@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     BUILTIN: dict[str, Tool[Any]]
 
 COMPACT = ("read", "write", "edit", "grep", "glob", "shell")
-# Subagents have nobody to ask but the session that started them.
-NOT_FOR_SUBAGENTS = ("ask",)
+# Subagents have nobody to ask but the session that started them, and leave its memory alone.
+NOT_FOR_SUBAGENTS = ("ask", "memory")
+# What takes room in the prompt that a small window does not have; nor is there any for subagents' reports.
+NOT_FOR_SMALL = ("task", "skill", "memory", "recall")
 
 
 def __getattr__(name: str) -> Any:
@@ -27,9 +29,12 @@ def __getattr__(name: str) -> Any:
     from k3agent.tools.glob import GlobTool
     from k3agent.tools.grep import GrepTool
     from k3agent.tools.jobs import JobsTool
+    from k3agent.tools.memory import MemoryTool
     from k3agent.tools.patch import PatchTool
     from k3agent.tools.read import ReadTool
+    from k3agent.tools.recall import RecallTool
     from k3agent.tools.shell import ShellTool
+    from k3agent.tools.skill import SkillTool
     from k3agent.tools.task import TaskTool
     from k3agent.tools.todo import TodoTool
     from k3agent.tools.write import WriteTool
@@ -37,6 +42,7 @@ def __getattr__(name: str) -> Any:
     tools = (
         ReadTool(), WriteTool(), EditTool(), GrepTool(), GlobTool(), ShellTool(),
         PatchTool(), JobsTool(), TodoTool(), AskTool(), TaskTool(),
+        SkillTool(), MemoryTool(), RecallTool(),
     )  # fmt: skip
     globals()["BUILTIN"] = {tool.name: tool for tool in tools}
     return globals()["BUILTIN"]

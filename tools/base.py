@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from pydantic import BaseModel, ConfigDict
 
 from k3agent.errors import ToolError
+from k3agent.tools.support.knowledge import NO_KNOWLEDGE, Knowledge
 from k3agent.types import ImagePart, JsonObject, TaskBrief, TaskReport, TextPart
 
 
@@ -86,7 +87,7 @@ class ToolContext:
     (tools/sandbox/base.py). `output_dir` takes full outputs that are too long for the model. `emit`
     reports progress of the running call; `ask` reaches the user and raises `ToolError` where nobody can
     answer; `spawn` has subagents do tasks and comes back when all have ended; `plan` keeps the plan, and
-    raises `ToolError` for a change that is the user's to make.
+    raises `ToolError` for a change that is the user's to make. `knowledge` outlasts the conversation.
     """
 
     cwd: Path
@@ -101,6 +102,7 @@ class ToolContext:
     todo: list[JsonObject] = field(default_factory=list)
     spawn: Spawn = no_subagents
     plan: Planning = unplanned
+    knowledge: Knowledge = NO_KNOWLEDGE
 
 
 class Tool(Protocol[ArgsT]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from k3agent.agent import foreign
 from k3agent.agent.check_files import files_of_checks
-from k3agent.agent.context import Context, facts, system_prompt
+from k3agent.agent.context import CHARS_PER_TOKEN, Context, facts, system_prompt
 from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.hooks import HookParts, Hooks
 from k3agent.agent.instructions import SMALL_WINDOW, Instruction, check_overhead, find_instructions
+from k3agent.agent.knowledge import budget_chars, prompt_parts
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.permissions import Territory, check_rules
@@ -30,6 +31,7 @@ from k3agent.errors import ConfigError, SandboxError
 from k3agent.events import Noticed
 from k3agent.providers.base import ModelInfo, Profile
 from k3agent.safety.environment import child_environ
+from k3agent.store.memories import Memory
 from k3agent.store.records import DecisionRow, JournalBatch, StoredSession
 from k3agent.store.sessions import SessionStore
 from k3agent.types import Effort, SessionId, ToolSpec
@@ -69,18 +71,22 @@ def load_tools() -> dict[str, Tool[Any]]:
 
 
 def _specs(options: SessionOptions) -> tuple[ToolSpec, ...]:
-    from k3agent.tools import COMPACT, NOT_FOR_SUBAGENTS  # lazy: as above
+    from k3agent.tools import COMPACT, NOT_FOR_SMALL, NOT_FOR_SUBAGENTS  # lazy: as above
     from k3agent.tools.specs import spec
 
     info, tools = options.client.info, load_tools()
     if info.profile is Profile.COMPACT:
         return tuple(spec(tools[name], True) for name in COMPACT)
     subtask = options.subtask
-    left_out = NOT_FOR_SUBAGENTS if subtask else ()
-    is_deepest = subtask is not None and subtask.depth >= options.tasks.max_depth
-    if is_deepest or info.context_window <= SMALL_WINDOW:
-        # In a small window there is no room to tell of subagents, nor for their reports.
-        left_out = (*left_out, "task")
+    left_out: set[str] = set(NOT_FOR_SUBAGENTS if subtask else ())
+    if subtask is not None and subtask.depth >= options.tasks.max_depth:
+        left_out.add("task")
+    if not options.extensions.skills:
+        left_out.add("skill")
+    if not options.memory:
+        left_out |= {"memory", "recall"}
+    if info.context_window <= SMALL_WINDOW:
+        left_out |= set(NOT_FOR_SMALL)
     own = [spec(tool, False) for name, tool in tools.items() if name not in left_out]
     return (*own, *foreign.frozen_specs(options))
 
@@ -179,14 +185,19 @@ def choose_effort(wanted: Effort | None, info: ModelInfo) -> Effort:
     return wanted
 
 
-def frozen_part(options: SessionOptions, session_id: SessionId) -> StoredSession:
+def frozen_part(
+    options: SessionOptions, session_id: SessionId, memories: Sequence[Memory] = ()
+) -> StoredSession:
     """System prompt and tools of a new session. Raises ConfigError when they leave no room to work."""
     info = options.client.info
     cwd = options.cwd.resolve()
     found = find_instructions(cwd, options.environ)
     is_compact = info.profile is Profile.COMPACT
     files = [] if is_compact else found
-    system = system_prompt(info.profile, files, options.append_system_prompt)
+    most = budget_chars(info.context_window, lambda tokens: int(tokens * CHARS_PER_TOKEN[info.profile]))
+    is_small = info.context_window <= SMALL_WINDOW
+    known = [] if is_small else prompt_parts(options.extensions, memories, most)
+    system = system_prompt(info.profile, files, options.append_system_prompt, known)
     if not is_compact:
         # What the user's own files say goes to the model and into the store, too.
         system = Masker(options.environ, cwd).mask(system)

@@ -51,11 +51,13 @@ MODE_FACTS = {
 }
 
 
-def system_prompt(profile: Profile, instructions: list[Instruction], appended: str) -> str:
+def system_prompt(
+    profile: Profile, instructions: list[Instruction], appended: str, known: Sequence[str] = ()
+) -> str:
     """The text that opens every request of a session. Compact: a constant, so that one prefix serves all."""
     if profile is Profile.COMPACT:
         return load("system/compact").strip()
-    parts = [load("system/main").strip(), render_instructions(instructions), appended.strip()]
+    parts = [load("system/main").strip(), render_instructions(instructions), *known, appended.strip()]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -122,6 +122,7 @@ class SessionOptions:
     # Puts others in the place of tools, as an editor does for those that work on files.
     adapt_tools: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     extensions: Extensions = NO_EXTENSIONS
+    memory: bool = True
 
     @classmethod
     def from_settings(
@@ -181,6 +182,7 @@ class SessionOptions:
             extensions=load_extensions(cwd.resolve(), environ, home, has_hooks=settings.hooks == "on"),
             servers=servers,
             server_warnings=server_warnings,
+            memory=settings.memory == "on",
         )
 
 

@@ -60,7 +60,8 @@ def cut(text: str, limit: int, blobs: BlobStore) -> str:
 
 def fenced(text: str, tool: str, profile: Profile) -> str:
     """Words for a model, where nobody has said them to it. A small model would not know what that is."""
-    if profile is not Profile.FULL:
+    # A skill is the user's own text, made for the model.
+    if profile is not Profile.FULL or tool == "skill":
         return text
     why = speaks_to_the_model(text)
     return fence_result(text, tool, why) if why else text

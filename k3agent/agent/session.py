@@ -17,6 +17,7 @@ from k3agent.agent.compaction import Compactor, CompactorParts
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.emitter import Emitter
+from k3agent.agent.knowledge import knowledge_of, memory_root
 from k3agent.agent.loop import TurnParts, reports_only
 from k3agent.agent.masking import Masker, start_sweep
 from k3agent.agent.opening import Opening, OpeningParts
@@ -120,7 +121,10 @@ class Session(SessionView):
         """A new session. Raises ConfigError, StoreError (the id is taken) or what `client.connect` raises."""
 
         def begin(store: SessionStore, own: SessionId) -> StoredSession:
-            stored = building.frozen_part(options, own)
+            memories = (
+                store.memories(memory_root(options.cwd)) if options.memory and not options.subtask else ()
+            )
+            stored = building.frozen_part(options, own, memories)
             store.create(stored)
             return stored
 
@@ -189,6 +193,7 @@ class Session(SessionView):
             sandbox=building.choose_sandbox(options),
             emit=lambda text: None,
             ask=building.nobody,
+            knowledge=knowledge_of(self._cwd, options.extensions, self._store, self._emitter),
             extra_dirs=tuple(folder.resolve() for folder in options.extra_dirs),
             todo=load_todo(self._store, self.id),
         )

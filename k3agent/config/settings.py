@@ -82,6 +82,12 @@ class Settings:
         "str", "on", "save files before each call with effects, for `k3agent undo`", choices=("off", "on")
     )
     hooks: str = _setting("str", "on", "run the scripts that hooks.json names", choices=("off", "on"))
+    memory: str = _setting(
+        "str",
+        "on",
+        "facts of earlier sessions are told to new ones, and can be looked for",
+        choices=("off", "on"),
+    )
     append_system_prompt: str = _setting("str", "", "text added to the system prompt")
     limits_max_turns: int | None = _setting("int", None, "model calls of one run", minimum=1)
     limits_max_tokens: int | None = _setting("int", None, "tokens of one run, input and output", minimum=1)

@@ -30,6 +30,12 @@ CREATE TABLE snapshots (
   told_at TEXT, created_at TEXT NOT NULL, PRIMARY KEY (session_id, seq)
 );
 """
+MEMORIES = """
+CREATE TABLE memories (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, root TEXT NOT NULL, text TEXT NOT NULL, by TEXT NOT NULL,
+  session_id TEXT NOT NULL DEFAULT '', created_at TEXT NOT NULL
+);
+"""
 SCHEMA = f"""
 CREATE TABLE sessions (
   id TEXT PRIMARY KEY, cwd TEXT NOT NULL, title TEXT NOT NULL DEFAULT '', provider TEXT NOT NULL DEFAULT '',
@@ -79,7 +85,7 @@ CREATE TABLE tasks (
   data TEXT NOT NULL DEFAULT '{{}}', updated_at TEXT NOT NULL, PRIMARY KEY (session_id, kind, position)
 );
 CREATE TABLE drafts (session_id TEXT PRIMARY KEY, body TEXT NOT NULL, updated_at TEXT NOT NULL);
-{COMPACTIONS}{SNAPSHOTS}"""
+{COMPACTIONS}{SNAPSHOTS}{MEMORIES}"""
 
 USAGE_COLUMNS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost_usd")
 
@@ -114,15 +120,21 @@ def _retries(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE turns ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0")
 
 
+def _memories(connection: sqlite3.Connection) -> None:
+    """Version 6: facts that outlast a session."""
+    connection.execute(MEMORIES)
+
+
 STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     2: _unknown_usage,
     3: _compactions,
     4: _snapshots,
     5: _retries,
+    6: _memories,
 }
 """Version reached by a step, and the step. Version 1 is the first: it has none."""
 
-VERSION = 5
+VERSION = 6
 
 
 def upgrade(connection: sqlite3.Connection, path: Path) -> None:

@@ -19,6 +19,7 @@ from k3agent.errors import StoreError
 from k3agent.store import blobs
 from k3agent.store.database import SessionLock, transaction
 from k3agent.store.journal import now, stored_time
+from k3agent.store.memories import MemoryRows
 from k3agent.store.records import JournalBatch, RequestRow, SessionRow, StoredSession, TurnRow
 from k3agent.store.snapshotrows import SnapshotRows
 from k3agent.types import JsonObject, Message, MessageId, SessionId, ToolSpec
@@ -39,7 +40,7 @@ TABLES = (
 )
 
 
-class SessionStore(SnapshotRows):
+class SessionStore(SnapshotRows, MemoryRows):
     """All sessions of one data folder. Use from one thread. Reading needs no lock; writing to a session
     needs its `lock`, which is the caller's duty.
     """
@@ -247,6 +248,7 @@ class SessionStore(SnapshotRows):
         """Remove the session with those of its subagents, its file snapshots, the outputs of its commands and
         its blobs (those that a fork may point to stay). Only ever on a command.
         """
+        from k3agent.store.search import forget_session  # lazy: only to delete
         from k3agent.store.snapshots import delete_session  # lazy: subprocess, only to delete
 
         if not self.exists(session_id):
@@ -256,6 +258,7 @@ class SessionStore(SnapshotRows):
             for child in self.subagents(session_id):
                 self.delete(child)
             delete_session(self.home, session_id)
+            forget_session(self.home, session_id)
             with transaction(self._db) as db:
                 for table in TABLES:
                     db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))

@@ -115,7 +115,7 @@ def check_prefixes(requests: Sequence[Request]) -> None:
         assert encoded(later).startswith(encoded(earlier)), "a request is no prefix of the next one"
 
 
-def call(name: str, **arguments: Any) -> ScriptedCall:
+def call(name: str, /, **arguments: Any) -> ScriptedCall:
     return ScriptedCall(name=name, arguments=arguments)
 
 

@@ -1,0 +1,38 @@
+"""`k3agent search`: words in earlier sessions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from k3agent.agent.knowledge import memory_root
+from k3agent.config.paths import data_home
+from k3agent.headless.arguments import Parser, positive_int
+from k3agent.headless.output import print_foreign
+from k3agent.store.search import search as find
+
+
+def search(argv: Sequence[str]) -> int:
+    """`k3agent search TEXT`."""
+    parser = Parser("search", "Messages of earlier sessions that hold these words, the best first.")
+    parser.add_argument("text", metavar="TEXT", help="words; beginnings of words count")
+    parser.add_argument("--all", action="store_true", help="sessions of all folders, not only of this one")
+    parser.add_argument("--limit", metavar="N", type=positive_int, default=20, help="most hits (20)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    args = parser.parse(argv)
+    root = "" if args.all else memory_root(Path.cwd())
+    found = find(data_home(os.environ), args.text, root=root, limit=args.limit)
+    if args.json:
+        print(json.dumps(dataclasses.asdict(found), ensure_ascii=False, indent=1))
+        return 0
+    rows = [
+        f"{hit.at[:16].replace('T', ' ')}  {hit.session_id[:8]}  {hit.role:<9}  {hit.excerpt}"
+        for hit in found.hits
+    ]
+    if found.num_waiting:
+        rows.append(f"{found.num_waiting} older sessions are not indexed yet: run this again")
+    print_foreign("\n".join(rows or ["nothing found"]) + "\n")
+    return 0

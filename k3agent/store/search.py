@@ -1,0 +1,194 @@
+"""Full-text search over all sessions. The index follows the messages when somebody searches, never while a
+session works; it is a file of its own and can be made again.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3agent import codec
+from k3agent.errors import StoreError
+from k3agent.store import database
+from k3agent.store.indexfile import FILE_NAME, open_index
+from k3agent.types import Message, Origin, Role
+
+MAX_RESULT_CHARS = 2_000
+MAX_ARGUMENT_CHARS = 1_000
+MAX_BODY_CHARS = 50_000
+# What is not indexed by then is left for the next search; the newest sessions come first.
+PATIENCE_S = 5.0
+BATCH = 500
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """`role`: user, assistant or tool; `at`: when, in ISO format; `excerpt` has […] around what was found."""
+
+    session_id: str
+    message_id: str
+    cwd: str
+    role: str
+    at: str
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """`num_waiting`: sessions that were not looked through, because that would have taken too long."""
+
+    hits: tuple[Hit, ...]
+    num_waiting: int = 0
+
+
+def search(home: Path, words: str, *, root: str = "", without: str = "", limit: int = 10) -> Found:
+    """The messages that hold all of `words`, or where there are none, some of them; the best first. `root`:
+    only sessions of this folder and below; `without`: a session that is left out. For any thread.
+
+    Raises StoreError where that is not possible here.
+    """
+    asked = _WORD.findall(words)
+    if not asked:
+        raise StoreError(f"{words!r} has no word to search for")
+    try:
+        with closing(open_index(home)) as index:
+            waiting = _follow(index, home)
+            hits = _hits(index, " AND ".join(map(_quoted, asked)), root, without, limit)
+            if not hits and len(asked) > 1:
+                hits = _hits(index, " OR ".join(map(_quoted, asked)), root, without, limit)
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"cannot search in {home}: {error}; delete {home / FILE_NAME} and try again"
+        ) from error
+    return Found(hits=tuple(hits), num_waiting=waiting)
+
+
+def forget_session(home: Path, session_id: str) -> None:
+    """A session was deleted: nothing of it stays in the index."""
+    if not (home / FILE_NAME).exists():
+        return
+    try:
+        with closing(open_index(home)) as index:
+            index.execute("BEGIN IMMEDIATE")
+            index.execute("DELETE FROM texts WHERE session_id = ?", (session_id,))
+            index.execute("DELETE FROM indexed WHERE session_id = ?", (session_id,))
+            index.execute("COMMIT")
+            # Deleted words would stay in the pages of the index.
+            index.execute("INSERT INTO texts (texts) VALUES ('optimize')")
+            index.execute("VACUUM")
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot clear {home / FILE_NAME}: {error}; delete that file") from error
+
+
+def _quoted(word: str) -> str:
+    return f'"{word}"*'
+
+
+def _hits(index: sqlite3.Connection, query: str, root: str, without: str, limit: int) -> list[Hit]:
+    rows = index.execute(
+        "SELECT session_id, message_id, cwd, role, at, snippet(texts, 0, '[', ']', '…', 32) FROM texts"
+        " WHERE texts MATCH ? AND session_id <> ?"
+        " AND (? = '' OR cwd = ? OR substr(cwd, 1, ?) = ?) ORDER BY bm25(texts), at DESC",
+        (query, without, root, root, len(root) + 1, root + "/"),
+    )
+    found: dict[str, Hit] = {}
+    for session_id, message_id, cwd, role, at, excerpt in rows:
+        # A fork has copies of the messages that it began with.
+        found.setdefault(
+            message_id,
+            Hit(
+                session_id=session_id,
+                message_id=message_id,
+                cwd=cwd,
+                role=role,
+                at=at,
+                excerpt=" ".join(excerpt.split()),
+            ),
+        )
+        if len(found) == limit:
+            break
+    return list(found.values())
+
+
+# --- following the sessions -------------------------------------------------------------------------------
+
+
+def _follow(index: sqlite3.Connection, home: Path) -> int:
+    """Take up messages that are new; how many sessions are left."""
+    path = home / database.FILE_NAME
+    if not path.exists():
+        return 0
+    end = time.monotonic() + PATIENCE_S
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as sessions:
+        known = dict(index.execute("SELECT session_id, seq FROM indexed"))
+        behind = [
+            (session_id, cwd)
+            for session_id, seq, cwd in sessions.execute(
+                "SELECT m.session_id, max(m.seq), coalesce(s.cwd, '') FROM messages m"
+                " LEFT JOIN sessions s ON s.id = m.session_id GROUP BY m.session_id"
+                " ORDER BY coalesce(s.updated_at, '') DESC"
+            )
+            if seq > known.get(session_id, 0)
+        ]
+        for at, (session_id, cwd) in enumerate(behind):
+            if not _follow_session(index, sessions, session_id, cwd, known.get(session_id, 0), end):
+                return len(behind) - at
+    return 0
+
+
+def _follow_session(
+    index: sqlite3.Connection, sessions: sqlite3.Connection, session_id: str, cwd: str, seq: int, end: float
+) -> bool:
+    """False when time ran out in the middle; what was done counts."""
+    while time.monotonic() < end:
+        rows = sessions.execute(
+            "SELECT seq, body FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+            (session_id, seq, BATCH),
+        ).fetchall()
+        if not rows:
+            return True
+        index.execute("BEGIN IMMEDIATE")
+        try:
+            for number, body in rows:
+                seq = number
+                _take_up(index, session_id, cwd, body)
+            index.execute(
+                "INSERT INTO indexed (session_id, seq) VALUES (?, ?)"
+                " ON CONFLICT (session_id) DO UPDATE SET seq = excluded.seq",
+                (session_id, seq),
+            )
+            index.execute("COMMIT")
+        except BaseException:
+            index.execute("ROLLBACK")
+            raise
+    return False
+
+
+def _take_up(index: sqlite3.Connection, session_id: str, cwd: str, body: str) -> None:
+    try:
+        message = codec.message_from_json(body)
+    except codec.FormatError:
+        return
+    text = _text_of(message)
+    if text:
+        index.execute(
+            "INSERT INTO texts (body, session_id, message_id, cwd, role, at) VALUES (?,?,?,?,?,?)",
+            (text, session_id, message.id, cwd, message.role.value, message.created_at.isoformat()),
+        )
+
+
+def _text_of(message: Message) -> str:
+    """What people and the model said, what was called, and the beginnings of results; not k3agent's words."""
+    if message.origin is Origin.HARNESS:
+        return ""
+    if message.role is Role.TOOL:
+        parts = [result.text[:MAX_RESULT_CHARS] for result in message.results]
+    else:
+        parts = [message.text]
+        parts += [f"{call.name} {call.arguments[:MAX_ARGUMENT_CHARS]}" for call in message.calls]
+    return "\n".join(part for part in parts if part)[:MAX_BODY_CHARS]
