@@ -4,7 +4,7 @@ import re
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.families.adding import append, open_end
-from k3agent.backend.training.episodes.families.names import _expected, play_rename
+from k3agent.backend.training.episodes.families.names import expected_rename, play_rename
 from k3agent.backend.training.episodes.families.running import play_tests
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.session import Outcome, Plan, Session
@@ -22,7 +22,7 @@ def rename_back(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     if not lines or len(lines) > 10 or ctx.facts.word_lines(old):
         return None
     said = ctx.rng.choice(("rename_back", "rename_back", "undo_it"))
-    check = checks.writes(_expected(ctx, new, old))
+    check = checks.writes(expected_rename(ctx, new, old))
     return Plan(said, "rename", {}, lambda s: play_rename(s, new, old), check, ("def", old))
 
 

@@ -66,6 +66,9 @@ MODULES = (
     "roles",
     "hanging",
     "checked",
+    "pairs",
+    "documenting",
+    "carrying",
 )
 SECOND_MODULES = ("gittasks", "settingsfiles", "versions", "sections", "otherlanguages", "web")
 for _module in MODULES + SECOND_MODULES:
@@ -123,10 +126,10 @@ def _rename_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     name = _name(ctx, after)
     if name is None or len(ctx.facts.word_lines(name)) > 10:
         return None
-    from k3agent.backend.training.episodes.families.names import _expected
+    from k3agent.backend.training.episodes.families.names import expected_rename
 
     new = new_name(ctx, name)
-    check = checks.writes(_expected(ctx, name, new))
+    check = checks.writes(expected_rename(ctx, name, new))
     return Plan("rename_it", "rename", {"new": new}, lambda s: play_rename(s, name, new), check, ("def", new))
 
 

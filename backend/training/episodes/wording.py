@@ -6,10 +6,15 @@ from k3agent.backend.training.wordings import catalog, grammar, join
 
 Said = tuple[str, dict[str, str]]
 FOLLOW_SHARE = 0.35
+AT_SHARE = 0.06
+"""Of all messages, those that name files as `@path`, the way the terminal UI completes them."""
+PATHS = ("path", "path2", "old_path")
 
 
 def say(name: str, slots: dict[str, str], rng: random.Random, part: str, *, later: bool = False) -> str:
     """A wording of the goal with its slots, from one part of the templates; `later`: not the first wish."""
+    if rng.random() < AT_SHARE and not name.startswith("create"):
+        slots = {slot: f"@{text}" if slot in PATHS else text for slot, text in slots.items()}
     text = grammar.phrase(catalog.goal(name), slots, rng, part=part)
     return join.follow_up(text, rng) if later and rng.random() < FOLLOW_SHARE else text
 

@@ -225,7 +225,7 @@ def add_method(ctx: Setting) -> Plan | None:
     return Plan("add_method", "addfunc", slots, play, check, ("def", name))
 
 
-def _one_line(ctx: Setting, *kinds: str) -> tuple[Definition, str] | None:
+def one_line(ctx: Setting, *kinds: str) -> tuple[Definition, str] | None:
     """A Python function whose whole head is on one line."""
     one = unique_definition(ctx, *kinds, python=True)
     if one is None:
@@ -243,7 +243,7 @@ def _one_line(ctx: Setting, *kinds: str) -> tuple[Definition, str] | None:
 @goal("add_param", "addfunc", 1.2)
 def add_param(ctx: Setting) -> Plan | None:
     """Add a parameter with a default."""
-    found = _one_line(ctx, "function", "method")
+    found = one_line(ctx, "function", "method")
     if found is None:
         return None
     one, head = found
@@ -290,7 +290,7 @@ def add_param(ctx: Setting) -> Plan | None:
 @goal("add_docstring", "addfunc", 1.3)
 def add_docstring(ctx: Setting) -> Plan | None:
     """Give a function a docstring."""
-    found = _one_line(ctx)
+    found = one_line(ctx)
     if found is None:
         return None
     one, _ = found

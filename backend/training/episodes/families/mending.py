@@ -108,13 +108,20 @@ exact precise_sum | text | return str(Decimal(text) * 2) | from decimal import D
 NEEDY = tuple(Needy(*line.split(" | ")) for line in _ROWS.strip().splitlines())
 
 
-def _needy_module(ctx: Setting) -> tuple[Needy, str, str, str, str] | None:
-    """A function without its import: the entry, its name, the module's path and text, the test's path."""
+def draw_needy(ctx: Setting) -> tuple[Needy, str]:
+    """A function that needs an import, and a name for it."""
     rng, words = ctx.rng, ctx.words
     item = rng.choice(NEEDY)
     name = rng.choice(item.names.split())
-    if rng.random() < 0.4:
-        name = f"{words.verb()}_{words.noun()}"
+    if rng.random() < 0.6:
+        name = f"{rng.choice((name, words.verb()))}_{words.noun()}"
+    return item, name
+
+
+def _needy_module(ctx: Setting) -> tuple[Needy, str, str, str, str] | None:
+    """A function without its import: the entry, its name, the module's path and text, the test's path."""
+    rng, words = ctx.rng, ctx.words
+    item, name = draw_needy(ctx)
     folder = rng.choice(("", "", *(f"{folder}/" for folder in ctx.facts.folders if "test" not in folder)))
     stem = ctx.unused(words.module)
     path = f"{folder}{stem}.py"

@@ -32,6 +32,7 @@ from k3agent.backend.training.episodes.policy import (
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
 
+IMPORT = re.compile(r"^(?:from [\w.]+ )?import ([\w., ]+)$")
 FROM = re.compile(r"^\s*from ([\w.]+) import ([\w, ]+)$")
 
 
@@ -65,9 +66,22 @@ def tested(session: Session) -> str:
     return f"The tests fail: {several(names) or run.summary}."
 
 
-def _place(session: Session, shown: str, code: str, name: str) -> str:
-    """Put the code at the end of the target, which may be new; its path."""
-    result = session.call("read", f"Now {shown}, where it must go. Read it.", path=shown, limit=80)
+def needed_imports(code: str, lines: list[str]) -> list[str]:
+    """The import lines of a file that bring names which the code uses."""
+    found = []
+    for line in lines:
+        match = IMPORT.match(line)
+        names = [item.split()[-1] for item in match[1].split(",") if item.strip()] if match else []
+        if any(re.search(rf"(?<![\w.]){re.escape(name)}\b", code) for name in names):
+            found.append(line)
+    return found
+
+
+def _place(session: Session, shown: str, code: str, name: str, needed: list[str]) -> str:
+    """Put the code at the end of the target, which may be new, with the imports that it needs; its path."""
+    what = "; ".join(needed) or "no import"
+    think = f"It needs {what}. Now {shown}, where it must go. Read it."
+    result = session.call("read", think, path=shown, limit=80)
     view = read_view(result, shown)
     if result.is_error:
         same = [item for item in similar_paths(result.text) if same_file(shown, item)]
@@ -77,10 +91,12 @@ def _place(session: Session, shown: str, code: str, name: str) -> str:
                 f"There are several files of that name: {quoted(same)}. Which one do you mean?",
             )
         if not same:
-            write_new(session, shown, code, f"{shown} does not exist yet. Create it with {name}.")
+            whole = "\n".join([*needed, *(["", ""] if needed else []), code])
+            write_new(session, shown, whole, f"{shown} does not exist yet. Create it with {name}.")
             return shown
         view = open_end(session, same[0], f"The file is {same[0]}. Read it.")
-    elif view.lines and view.lines[-1][0] < view.total:
+    top = view
+    if view.lines and view.lines[-1][0] < view.total:
         view = open_end(session, shown, f"It has {view.total} lines. Read the end.")
     target = view.path
     main = next(((number, row) for number, row in view.lines if row.startswith("if __name__")), None)
@@ -90,19 +106,34 @@ def _place(session: Session, shown: str, code: str, name: str) -> str:
         number, row = main
         think = f"Line {number} is {row}. It must stay last. Add before it."
         change_line(session, target, number, row, f"{code}\n\n\n{row}", think)
+    _bring(session, top, needed)
     return target
+
+
+def _bring(session: Session, view: View, needed: list[str]) -> None:
+    """The imports that the target lacks, at its top."""
+    rows = [row for _, row in view.lines]
+    missing = [line for line in needed if line not in rows]
+    if not missing or not rows:
+        return
+    _at_top(session, view, "\n".join(missing), f"{view.path} lacks {'; '.join(missing)}.")
+
+
+def _at_top(session: Session, view: View, lines: str, think: str) -> None:
+    """Import lines beside the first import, else below the docstring or at the very top."""
+    number, old = next(
+        ((number, row) for number, row in view.lines if row.startswith(("import ", "from "))), view.lines[0]
+    )
+    fresh = f"{old}\n{lines}" if old.startswith(("import ", "from ")) else f"{lines}\n{old}"
+    if old.startswith(('"""', "'''", "#")):
+        fresh = f"{old}\n{lines}"
+    change_line(session, view.path, number, old, fresh, f"{think} Line {number} is {old}. Import there.")
 
 
 def _import_here(session: Session, path: str, line: str, name: str) -> None:
     """The file that lost the name still uses it: import it at the top."""
     view = open_file(session, path, f"{path} itself still uses {name}. Read its top.", limit=12)
-    number, old = next(
-        ((number, row) for number, row in view.lines if row.startswith(("import ", "from "))), view.lines[0]
-    )
-    fresh = f"{old}\n{line}" if old.startswith(("import ", "from ")) else f"{line}\n{old}"
-    if old.startswith(('"""', "'''", "#")):
-        fresh = f"{old}\n{line}"
-    change_line(session, path, number, old, fresh, f"Line {number} is {old}. Import {name} there.")
+    _at_top(session, view, line, f"{name} must be imported.")
 
 
 def play_move(session: Session, name: str, shown: str) -> tuple[str, str]:
@@ -125,10 +156,15 @@ def play_move(session: Session, name: str, shown: str) -> tuple[str, str]:
     users = [hit for hit in found if FROM.match(hit.text) and hit.path != home.path]
     inner = [hit for hit in found if hit.path == home.path and hit is not home]
     think = f"It is at {home.at}; {several([hit.at for hit in users], 6) or 'nobody'} imports it. Read it."
-    view = open_file(session, home.path, think, offset=home.line, limit=30)
+    view = open_file(session, home.path, think)
+    top = [row for _, row in view.lines]
+    if home.line + 20 > view.lines[-1][0] < view.total:
+        think = f"It has {view.total} lines. Read from line {home.line}."
+        view = open_file(session, home.path, think, offset=home.line, limit=30)
     rows, _ = block(view.lines, home.line)
     code = "\n".join(row for _, row in rows)
-    target = _place(session, shown, code, name)
+    needed = needed_imports(code, top)
+    target = _place(session, shown, code, name, needed)
     old, new = dotted(home.path), dotted(target)
     for hit in users:
         fresh = moved_import(hit.text.strip(), name, old, "" if hit.path == target else new)
@@ -159,7 +195,8 @@ def play_move(session: Session, name: str, shown: str) -> tuple[str, str]:
         _import_here(session, home.path, f"from {new} import {name}", name)
     files = list(dict.fromkeys(hit.path for hit in users if hit.path != target))
     tail = f" Imports adapted in {quoted(files)}." if files else ""
-    return "Report it.", f"Moved `{name}` from `{home.path}` to `{target}`.{tail} {tested(session)}"
+    brought = f" with {quoted(needed)}" if needed else ""
+    return "Report it.", f"Moved `{name}` from `{home.path}` to `{target}`{brought}.{tail} {tested(session)}"
 
 
 def _gap(view: View, rows: list[tuple[int, str]]) -> list[str]:
@@ -182,7 +219,7 @@ def _drop(session: Session, hit: Hit, name: str) -> None:
 
 
 def _is_alone(text: str, one: Definition) -> bool:
-    """Whether a definition needs nothing of its module."""
+    """Whether a definition needs nothing of its module but imports."""
     try:
         tree = ast.parse(text)
     except SyntaxError:
@@ -197,7 +234,16 @@ def _is_alone(text: str, one: Definition) -> bool:
     used = {
         item.id for item in ast.walk(node) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load)
     }
+    for line in text.splitlines():
+        if match := IMPORT.match(line):
+            known |= {item.split()[-1] for item in match[1].split(",") if item.strip()}
     return all(item in known or hasattr(builtins, item) or item == one.name for item in used)
+
+
+def _module(line: str) -> str:
+    """The module that an import line names."""
+    match = re.match(r"(?:from|import) ([\w.]+)", line)
+    return match[1] if match else ""
 
 
 def _fits(ctx: Setting, one: Definition, target: str) -> bool:
@@ -215,7 +261,12 @@ def _fits(ctx: Setting, one: Definition, target: str) -> bool:
             if match is None or match[1] != old or line.startswith((" ", "\t")) or "\r" in files[path]:
                 return False
     after = [line for number, line in enumerate(lines, 1) if not one.line <= number <= one.end]
-    if not any(line.strip() for line in after):
+    needed = needed_imports("\n".join(lines[one.line - 1 : one.end]), lines[:60])
+    own = {dotted(path) for path in files if path.endswith(".py")}
+    if not any(line.strip() for line in after) or any(_module(line) in own for line in needed):
+        return False
+    users = [path for path, _, line in ctx.facts.word_lines(one.name) if FROM.match(line) and path != target]
+    if {_module(line) for line in files.get(target, "").splitlines()} & {dotted(path) for path in users}:
         return False
     if not any(re.search(rf"\b{re.escape(one.name)}\b", line) for line in after):
         return True
@@ -284,6 +335,8 @@ def _body(text: str, name: str) -> list[str]:
 def _def_moved(ctx: Setting, one: Definition, target: str) -> Check:
     """The definition stands in the target alone, and all who use it import it from there."""
     old, new, name = dotted(one.path), dotted(target), one.name
+    rows = ctx.facts.files[one.path].splitlines()
+    needed = needed_imports("\n".join(rows[one.line - 1 : one.end]), rows[:60])
     users = {
         path
         for path, _, line in ctx.facts.word_lines(name)
@@ -296,6 +349,8 @@ def _def_moved(ctx: Setting, one: Definition, target: str) -> Check:
             return f"{name} is not in {target} as it was"
         if _node(after.get(one.path, ""), name):
             return f"{name} is still in {one.path}"
+        if any(line not in after[target] for line in needed):
+            return f"{target} lacks an import that {name} needs"
         for path in {one.path, target, *users}:
             if _body(before.get(path, ""), name) != _body(after.get(path, ""), name):
                 return f"{path} was changed otherwise"

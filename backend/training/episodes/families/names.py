@@ -74,10 +74,15 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
             f"renamed. Which other name shall I use?",
         )
     longer = {hit.path for hit in others if re.search(rf"\w{re.escape(old)}|{re.escape(old)}\w", hit.text)}
+    told: list[str] = []
     for path, rows in table.items():
         if path not in longer:
-            edit_text(session, path, old, new, f"{path}: only {old} itself. Replace all.", everywhere=True)
+            think = f"{path}: only {old} itself. Replace all."
+            result = edit_text(session, path, old, new, think, everywhere=True)
+            counted = re.search(r"\((\d+ replacements?)\)", result.lines[0])
+            told.append(f"`{path}` ({counted[1]})" if counted else f"`{path}`")
             continue
+        told.append(f"`{path}`")
         for row in rows:
             line, fresh = row.text.strip(), swap_word(row.text.strip(), old, new)
             change_line(
@@ -93,9 +98,7 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
         raise Report(
             f"Some are left: {left[0].at}.", f"`{old}` still occurs in {quoted([hit.at for hit in left])}."
         )
-    files = list(table)
-    number = "1 file" if len(files) == 1 else f"{len(files)} files"
-    return "None left.", f"Renamed `{old}` to `{new}` in {number}: {quoted(files, 10)}."
+    return "None left.", f"Renamed `{old}` to `{new}` in {several(told, 10)}."
 
 
 def new_name(ctx: Setting, old: str) -> str:
@@ -124,7 +127,7 @@ def new_name(ctx: Setting, old: str) -> str:
             return name
 
 
-def _renamable(ctx: Setting) -> tuple[str, str] | None:
+def renamable(ctx: Setting) -> tuple[str, str] | None:
     """A (name, kind) worth renaming."""
     pool = [
         (item.name, item.kind) for item in ctx.facts.definitions if not item.name.startswith(("_", "test"))
@@ -151,7 +154,7 @@ def _renamable(ctx: Setting) -> tuple[str, str] | None:
     return None
 
 
-def _expected(ctx: Setting, old: str, new: str, only: str | None = None) -> dict[str, str | None]:
+def expected_rename(ctx: Setting, old: str, new: str, only: str | None = None) -> dict[str, str | None]:
     return {
         path: swap_word(text, old, new)
         for path, text in ctx.facts.files.items()
@@ -162,7 +165,7 @@ def _expected(ctx: Setting, old: str, new: str, only: str | None = None) -> dict
 @goal("rename", "rename", 3.0)
 def rename(ctx: Setting) -> Plan | None:
     """Rename X to Y everywhere."""
-    found = _renamable(ctx)
+    found = renamable(ctx)
     if found is None:
         return None
     old, kind = found
@@ -182,7 +185,7 @@ def rename(ctx: Setting) -> Plan | None:
             lambda s: play_rename(s, old, new),
             checks.declines(),
         )
-    check = checks.writes(_expected(ctx, old, new))
+    check = checks.writes(expected_rename(ctx, old, new))
     return Plan(
         "rename", "rename", {"old": old, "new": new}, lambda s: play_rename(s, old, new), check, ("def", new)
     )
@@ -191,12 +194,12 @@ def rename(ctx: Setting) -> Plan | None:
 @goal("rename_kind", "rename", 2.0)
 def rename_kind(ctx: Setting) -> Plan | None:
     """Rename the function X to Y."""
-    found = _renamable(ctx)
+    found = renamable(ctx)
     if found is None:
         return None
     old, kind = found
     new = new_name(ctx, old)
-    check = checks.writes(_expected(ctx, old, new))
+    check = checks.writes(expected_rename(ctx, old, new))
     return Plan(
         "rename_kind",
         "rename",
@@ -210,7 +213,7 @@ def rename_kind(ctx: Setting) -> Plan | None:
 @goal("rename_in", "rename", 1.2)
 def rename_in(ctx: Setting) -> Plan | None:
     """Rename X to Y in one file."""
-    found = _renamable(ctx)
+    found = renamable(ctx)
     if found is None:
         return None
     old = found[0]
@@ -225,7 +228,7 @@ def rename_in(ctx: Setting) -> Plan | None:
             raise Report(f"{real} has no {old}.", f"There is no `{old}` in `{real}`. Nothing was changed.")
         return rename_hits(session, old, new, rows, real)
 
-    check = checks.writes(_expected(ctx, old, new, path))
+    check = checks.writes(expected_rename(ctx, old, new, path))
     return Plan("rename_in", "rename", {"old": old, "new": new, "path": shown}, play, check)
 
 

@@ -444,9 +444,10 @@ def value_of(ctx: Setting) -> Plan | None:
     if not pool:
         return None
     item = ctx.rng.choice(pool)
+    said = item.name.lower() if item.name.isupper() and ctx.rng.random() < 0.15 else item.name
 
     def play(session: Session) -> tuple[str, str]:
-        name, hit = one_definition(session, item.name, f"Find the value of {item.name}.", nothing="")
+        name, hit = one_definition(session, said, f"Find the value of {said}.", nothing="")
         value = (
             hit.text.split("=", 1)[1].split("  #")[0].strip().rstrip(";")
             if "=" in hit.text
@@ -455,7 +456,7 @@ def value_of(ctx: Setting) -> Plan | None:
         return f"It is {value}.", f"`{name}` is `{value}` (`{hit.path}`, line {hit.line})."
 
     check = checks.answers(item.value.strip("'\""))
-    return Plan("value_of", "explain", {"name": item.name}, play, check, ("const", item.name))
+    return Plan("value_of", "explain", {"name": said}, play, check, ("const", item.name))
 
 
 @goal("key_value", "explain", 1.2)

@@ -153,11 +153,15 @@ def locate(session: Session, failure: Failure, left: list[Broken]) -> tuple[str,
     return name, view, next((item for item in seen if item.func.name == name), seen[0] if seen else None)
 
 
-def play_fix(session: Session, all_broken: list[Broken], task: str, target: str = "") -> tuple[str, str]:
-    """The whole loop for one or several bugs."""
+def play_fix(
+    session: Session, all_broken: list[Broken], task: str, target: str = "", *, wanted: str = ""
+) -> tuple[str, str]:
+    """The whole loop for one or several bugs; `wanted` is the test that the user named, perhaps in part."""
     run, python = run_tests(session, task, target)
     if run.ok:
         raise Report("Nothing fails.", f"All tests pass: {run.summary}. There was nothing to fix.")
+    if wanted:
+        note_full_name(session, run, wanted)
     done: list[str] = []
     mended: list[Broken] = []
     for _ in range(len(all_broken) + 1):
@@ -182,6 +186,15 @@ def play_fix(session: Session, all_broken: list[Broken], task: str, target: str 
             "It still fails; I stop.", f"Changed: {'; '.join(done)}. Still failing: {several(names)}."
         )
     return "All pass.", f"Fixed: {'; '.join(done)}. The tests pass now: {run.summary}."
+
+
+def note_full_name(session: Session, run: Run, wanted: str) -> None:
+    """Say which failing test was taken where only the beginning of its name was given."""
+    names = [re.sub(r"\[.*$", "", failure.name).rpartition(".")[2] for failure in run.failures]
+    longer = next((name for name in names if name.startswith(wanted)), "")
+    if wanted not in names and longer:
+        session.lead = f"No {wanted} fails, but {longer} begins so."
+        session.notes.append(f"I took `{longer}`, the failing test that begins with `{wanted}`.")
 
 
 def fixed(all_broken: list[Broken]) -> Check:
@@ -278,8 +291,25 @@ def fix_test_named(ctx: Setting) -> Plan | None:
     if not names or broken.bug.is_syntax:
         return None
     name = names[0]
+    if ctx.rng.random() < 0.3:
+        name = _beginning(ctx, name, broken.tests)
     task = f"Make {name} pass. Run the tests first."
-    return _plan(ctx, "fix_test_named", {"test_name": name}, lambda s: play_fix(s, [broken], task), [broken])
+    return _plan(
+        ctx,
+        "fix_test_named",
+        {"test_name": name},
+        lambda s: play_fix(s, [broken], task, wanted=name),
+        [broken],
+    )
+
+
+def _beginning(ctx: Setting, name: str, tests: str) -> str:
+    """The first words of a test's name, where no other test has them as its whole name."""
+    parts = name.split("_")
+    if len(parts) < 4:
+        return name
+    short = "_".join(parts[: ctx.rng.randint(3, len(parts) - 1)])
+    return name if f"def {short}(" in tests else short
 
 
 def play_known(session: Session, broken: Broken, task: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ import re
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.editing import change_line
 from k3agent.backend.training.episodes.families.names import (
-    _expected,
+    expected_rename,
     new_name,
     play_rename,
     swap_word,
@@ -107,6 +107,6 @@ def rename_from(ctx: Setting) -> Plan | None:
     else:
         return None
     new, shown = new_name(ctx, old), ctx.path(item.path)
-    check = checks.writes(_expected(ctx, old, new))
+    check = checks.writes(expected_rename(ctx, old, new))
     slots = {"old": old, "new": new, "path": shown}
     return Plan("rename_from", "rename", slots, lambda s: play_rename(s, old, new), check, ("def", new))

@@ -231,7 +231,7 @@ def pick(ctx: Setting, keys: bool = False) -> Fact | None:
 
 def spoken(ctx: Setting, name: str) -> str:
     """A name as the user writes it: now and then in the wrong case."""
-    return name.lower() if ctx.rng.random() < 0.08 and name.isupper() else name
+    return name.lower() if ctx.rng.random() < 0.2 and name.isupper() else name
 
 
 @goal("set_const", "setvalue", 2.5)
@@ -297,14 +297,15 @@ def set_const_from(ctx: Setting) -> Plan | None:
     text = changed_text(ctx, item, new)
     if text is None or not old:
         return None
-    slots = {"name": item.name, "old": old, "value": said}
-    task = f"Change {item.name} from {old} to {said}. Find where {item.name} is assigned."
+    name = spoken(ctx, item.name)
+    slots = {"name": name, "old": old, "value": said}
+    task = f"Change {name} from {old} to {said}. Find where {name} is assigned."
     check = checks.declines() if wrong else checks.writes({item.path: text})
     return Plan(
         "set_const_from",
         "setvalue",
         slots,
-        lambda s: play_set(s, item.name, said, task=task, old=old),
+        lambda s: play_set(s, name, said, task=task, old=old),
         check,
         ("const", item.name),
     )
@@ -363,13 +364,13 @@ def _flag(ctx: Setting, on: bool) -> Plan | None:
     text = changed_text(ctx, item, new)
     if text is None:
         return None
-    word = "on" if on else "off"
-    task = f"Switch {item.name} {word}. Find where {item.name} is assigned."
+    word, name = "on" if on else "off", spoken(ctx, item.name)
+    task = f"Switch {name} {word}. Find where {name} is assigned."
     return Plan(
         "flip_flag" if on else "flip_off",
         "setvalue",
-        {"name": item.name},
-        lambda s: play_set(s, item.name, "true" if on else "false", task=task),
+        {"name": name},
+        lambda s: play_set(s, name, "true" if on else "false", task=task),
         checks.writes({item.path: text}),
         ("const", item.name),
     )

@@ -1,0 +1,103 @@
+"""Two things in one message, docstrings without given words, moves with imports, names in part, `@path`."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.families.documenting import docstring_of
+from k3agent.backend.training.episodes.families.moving import needed_imports
+from k3agent.backend.training.episodes.families.repair import note_full_name
+from k3agent.backend.training.episodes.player import Player
+from k3agent.backend.training.episodes.project import draw_project
+from k3agent.backend.training.episodes.registry import GOALS, Setting
+from k3agent.backend.training.episodes.session import Outcome, Plan, Session, played
+from k3agent.backend.training.episodes.testruns import Failure, Run
+from k3agent.backend.training.episodes.wording import say
+from k3agent.backend.training.episodes.words import Words
+
+assert goals.GOALS is GOALS
+NEW = "set_two set_two_in rename_two add_line_both docstring_for move_with_imports"
+
+
+@pytest.fixture
+def player() -> Iterator[Player]:
+    made = Player(15, 0, strict=True)
+    yield made
+    made.close()
+
+
+def drawn(name: str, rng: random.Random) -> tuple[Plan, dict[str, str]]:
+    while True:
+        words = Words(rng)
+        project = draw_project(rng, words)
+        plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
+        if plan is not None:
+            files = dict(project.files)
+            if plan.prepare is not None:
+                plan.prepare(files)
+            return plan, files
+
+
+@pytest.mark.parametrize("name", NEW.split())
+def test_oracles_are_accepted_and_half_of_the_work_is_not(player: Player, name: str) -> None:
+    rng = random.Random(name)
+    for _ in range(3):
+        plan, files = drawn(name, rng)
+        player.box.workspace.reset(files)
+        player.box.new_session()
+        session = Session(player.box, rng, max_chars=10**6)
+        session.user("a task")
+        _, answer = played(plan, session)
+        after = player.box.workspace.snapshot()
+        assert plan.check(Outcome(files, after, answer)) is None, (plan.slots, answer)
+        changed = sorted(path for path in after if files.get(path) != after[path])
+        if changed:
+            half = {**after, changed[0]: files.get(changed[0], "")}
+            assert plan.check(Outcome(files, half, answer)) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "said"),
+    [
+        ("area", ["def area(a, b):", "    return a * b"], "Return a * b."),
+        (
+            "is_low",
+            ["def is_low(n):", "    if n < 3:", "        return True", "    return False"],
+            "Tell whether it is low.",
+        ),
+        ("read_all_rows", ["def read_all_rows(path):", "    x = 1", "    return x"], "Read all rows."),
+        ("text_to_rows", ["def text_to_rows(t):", "    x = 1", "    return x"], "Turn text into rows."),
+        ("loadItems", ["def loadItems():", "    # soon", "    return 'a'"], "Load items."),
+    ],
+)
+def test_docstrings_say_what_is_there(name: str, rows: list[str], said: str) -> None:
+    assert docstring_of(name, rows) == said
+
+
+def test_imports_that_a_function_needs() -> None:
+    lines = ["import re", "import os, sys", "from a import b as c", "from d import e", "x = 1"]
+    assert needed_imports("return re.sub(sys.path, c)", lines) == [
+        "import re",
+        "import os, sys",
+        "from a import b as c",
+    ]
+    assert needed_imports("return core.e + more", lines) == []
+
+
+def test_the_beginning_of_a_tests_name_is_enough(player: Player) -> None:
+    session = Session(player.box, random.Random(1))
+    run = Run("2 failed", [Failure("TestBox.test_total_of_two[a-b]"), Failure("test_other")], False)
+    note_full_name(session, run, "test_other")
+    assert not session.notes
+    note_full_name(session, run, "test_total")
+    assert session.notes == ["I took `test_total_of_two`, the failing test that begins with `test_total`."]
+
+
+def test_some_messages_name_files_with_an_at_sign_and_new_files_never() -> None:
+    rng = random.Random(2)
+    texts = [say("show_file", {"path": "src/a.py"}, rng, "train") for _ in range(400)]
+    assert 5 < sum("@src/a.py" in text for text in texts) < 60
+    assert not any("@b.txt" in say("create_empty", {"path": "b.txt"}, rng, "train") for _ in range(200))
