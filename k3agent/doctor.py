@@ -296,6 +296,7 @@ def _configuration(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
     if settings.untrusted is not None:
         text = f"{settings.untrusted} is not obeyed"
         found.append(Finding(name="repository", state="warning", text=text, mend="k3agent config trust"))
+    found += _mcp(settings, environ, cwd)
     try:
         choice = choose(settings, environ)
     except (ConfigError, ProviderError) as error:
@@ -307,6 +308,40 @@ def _configuration(environ: Mapping[str, str], cwd: Path) -> list[Finding]:
         *found,
         Finding(name="backend", state="ok", text=f"{choice.provider}, {choice.model}: {choice.why}"),
     ]
+
+
+def _mcp(settings: Settings, environ: Mapping[str, str], cwd: Path) -> list[Finding]:
+    """Servers of foreign tools, as they are configured: none is started."""
+    from k3agent.config.servers import load_servers  # lazy: only here
+
+    try:
+        configured = load_servers(environ, cwd.absolute(), data_home(environ), tables=settings.mcp)
+    except ConfigError as error:
+        return [
+            Finding(name="MCP servers", state="problem", text=str(error), mend="k3agent mcp list --offline")
+        ]
+    found = [
+        Finding(
+            name="MCP servers", state="warning", text=f"{path} is not obeyed", mend="k3agent config trust"
+        )
+        for path in configured.untrusted
+    ]
+    path = environ.get("PATH")
+    for server in configured.servers:
+        problem = server.problem
+        if server.command and shutil.which(server.command, path=path) is None:
+            problem = f"the program {server.command} is not found"
+        if problem and server.is_enabled:
+            text = f"{server.name}: {problem} ({server.origin})"
+            found.append(
+                Finding(
+                    name="MCP servers", state="warning", text=text, mend=f"k3agent mcp test {server.name}"
+                )
+            )
+    if configured.servers and not found:
+        names = ", ".join(server.name for server in configured.servers)
+        found.append(Finding(name="MCP servers", state="ok", text=f"{names}; k3agent mcp list tries them"))
+    return found
 
 
 def _no_backend(error: K3AgentError) -> Finding:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from k3agent.acp import updates
 from k3agent.acp.questions import Questions
 from k3agent.acp.updates import Updates
-from k3agent.errors import ProviderError, ProviderErrorKind
+from k3agent.errors import BlockedError, ProviderError, ProviderErrorKind
 from k3agent.events import AnyEvent, ApprovalAsked, CallEnded, TurnEnded, TurnOutcome, TurnStarted
 from k3agent.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Peer, RpcError
 from k3agent.types import ImagePart, JsonObject
@@ -73,8 +73,24 @@ class Conversation:
     def listen(self) -> None:
         """From now on the editor is told what happens, beginning with warnings of the start."""
         self.session.subscribe(self._event)
+        if self.session.commands:
+            self._updates.send(
+                {"sessionUpdate": "available_commands_update", "availableCommands": self._commands}
+            )
         if self.session.todo:
             self._updates.todo(self.session.todo)
+
+    @property
+    def _commands(self) -> list[JsonObject]:
+        """The user's own, from files."""
+        return [
+            {
+                "name": command.name,
+                "description": command.description or f"commands/{command.name}.md",
+                **({"input": {"hint": command.hint}} if command.hint else {}),
+            }
+            for command in self.session.commands.values()
+        ]
 
     @property
     def modes(self) -> JsonObject:
@@ -96,7 +112,12 @@ class Conversation:
             raise RpcError(INVALID_REQUEST, "a turn is running: wait for its end, or cancel it")
         self._is_cancelled = False
         before = self.session.receipt.usage
-        ended = await self.session.submit(text, images)
+        try:
+            ended = await self.session.submit(text, images)
+        except BlockedError as error:
+            # It was not stored: the model will never read it.
+            self._updates.say(str(error))
+            return {"stopReason": "cancelled" if self._is_cancelled else "refusal"}
         self._updates.flush()
         if ended.outcome not in (TurnOutcome.SUCCESS, TurnOutcome.INTERRUPTED):
             self._tell_end(ended)

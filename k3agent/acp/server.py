@@ -112,7 +112,7 @@ class Server:
             "agentCapabilities": {
                 "loadSession": True,
                 "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
-                "mcpCapabilities": {"http": False, "sse": False},
+                "mcpCapabilities": {"http": True, "sse": False},
                 "sessionCapabilities": {
                     "list": {},
                     "resume": {},
@@ -156,6 +156,7 @@ class Server:
     async def _start(self, params: JsonObject, how: str) -> Conversation:
         """Open a session and keep it; `how`: new, resume or fork."""
         from k3agent.acp.editor import Editor  # lazy: the agent with its tools, 0.3 s
+        from k3agent.acp.servers import merged, read_servers
         from k3agent.agent.live import Broadcast
         from k3agent.agent.session import Session
 
@@ -170,6 +171,8 @@ class Server:
         abilities = self._abilities
         editor = Editor(self.peer, can_read=abilities.reads_files, can_write=abilities.writes_files)
         options = self._session_options(cwd, extra, editor.wrap)
+        handed = read_servers(list_of(params, "mcpServers"), self._options.environ)
+        options = dataclasses.replace(options, servers=merged(options.servers, handed))
         if how == "new":
             session = await Session.create(options)
         elif how == "fork":

@@ -253,6 +253,8 @@ def mended(stored: StoredSession, options: SessionOptions) -> StoredSession:
         warnings.append(
             f"this session was held in {stored.cwd}, and goes on in {cwd}: pass --cwd to change that"
         )
+    if foreign.frozen_specs(options) and not foreign.has_servers(stored.tools):
+        warnings.append("this session began without MCP servers: a new session has their tools")
     if stored.model and stored.model != info.model:
         warnings.append(
             f"this session was held with {stored.model}, and goes on with {info.model}:"

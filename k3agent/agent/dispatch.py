@@ -380,7 +380,7 @@ class Dispatcher:
         async def ask(question: Question) -> str:
             return await bench.approvals.question(call.id, question.text, question.options, question.default)
 
-        if prepared.access.runs is not None:
+        if prepared.access.runs is not None or prepared.access.calls is not None:
             await self.changes.begin()
         own = {"spawn": bench.subagents.spawn(call.id), "plan": bench.plan(call.id)}
         ctx = dataclasses.replace(bench.ctx, emit=progress, ask=ask, **own)

@@ -14,7 +14,8 @@ from k3agent.agent.instructions import SMALL_WINDOW
 from k3agent.config.keys import read_key, remove_key, store_key
 from k3agent.errors import ConfigError
 from k3agent.events import Noticed
-from k3agent.safety.environment import child_environ
+from k3agent.providers.base import Profile
+from k3agent.safety.environment import child_environ, is_secret_variable
 from k3agent.types import JsonObject, Message, Origin, ServerSpec, ToolSpec
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def servers_of(
 def frozen_specs(options: SessionOptions) -> list[ToolSpec]:
     """What a new session's list of tools gets of servers."""
     info = options.client.info
+    if info.profile is Profile.COMPACT:
+        return []
     is_alone = options.subtask is not None and options.fleet is None
     if not options.servers or is_alone or info.context_window <= SMALL_WINDOW:
         return []
@@ -58,14 +61,31 @@ def frozen_specs(options: SessionOptions) -> list[ToolSpec]:
     return frozen_specs(options.servers, options.home, limit)
 
 
+def has_servers(specs: Sequence[ToolSpec]) -> bool:
+    """Whether a session's list of tools knows of servers."""
+    return any(spec.name.startswith(PREFIX) for spec in specs)
+
+
+def secret_environ(options: SessionOptions) -> Mapping[str, str]:
+    """The environment, with what is secret in the configuration of servers under names that say so: for
+    masking.
+    """
+    found = dict(options.environ)
+    for server in options.servers:
+        found |= {name: value for name, value in server.env.items() if is_secret_variable(name, value)}
+        for name, value in server.headers.items():
+            # `Bearer TOKEN`: what is said elsewhere is the token alone.
+            found[f"{server.name}_{name}_TOKEN".upper().replace("-", "_")] = value.rpartition(" ")[2]
+    return found
+
+
 def with_servers(options: SessionOptions, specs: Sequence[ToolSpec], emitter: Emitter) -> SessionOptions:
     """The options with the servers of a session whose list of tools knows of servers, starting. A subagent
     has those of the session that it works for.
     """
     if options.subtask is not None:
         return options
-    is_used = any(spec.name.startswith(PREFIX) for spec in specs)
-    if not is_used or not any(server.is_enabled for server in options.servers):
+    if not has_servers(specs) or not any(server.is_enabled for server in options.servers):
         return options
     from k3agent.tools.mcp.fleet import Fleet  # lazy: only with servers
 

@@ -82,7 +82,8 @@ class Safekeeping:
     ) -> str | None:
         """Save what the call may change. None when it may run, else the text for the model."""
         effects = self._effects(access)
-        may_change = step.tool in STARTERS or (effects is not None and not effects.only_looks)
+        is_unknown = step.tool in STARTERS or access.calls is not None
+        may_change = is_unknown or (effects is not None and not effects.only_looks)
         if not access.writes and not may_change:
             return None
         if worktree.git_program() is None:

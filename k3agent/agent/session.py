@@ -73,7 +73,7 @@ class Session(SessionView):
         self._store, self._lock = store, lock
         self._cwd = options.cwd.resolve()
         self._checked = building.checked_files(options, self._cwd)
-        self._masker = Masker(options.environ, self._cwd)
+        self._masker = Masker(foreign.secret_environ(options), self._cwd)
         self._emitter = Emitter(self.id, self._masker.mask_value)
         self._started = time.monotonic()
         self._steering: list[str] = []

@@ -57,7 +57,7 @@ def load_servers(
     found: dict[str, ServerSpec] = {}
     untrusted: list[Path] = []
     for name, (origin, table) in tables.items():
-        found[name] = _spec(name, table, origin, environ)
+        found[name] = server_of(name, table, origin, environ)
     _add(found, user_file(environ), environ)
     present = [path for path in project_files(cwd) if path.is_file()]
     if present and is_trusted(home, trust_folder(cwd)):
@@ -74,7 +74,7 @@ def load_servers(
 
 def _add(found: dict[str, ServerSpec], path: Path, environ: Mapping[str, str]) -> None:
     for name, entry in read_file(path).items():
-        found[name] = _spec(name, entry, str(path), environ)
+        found[name] = server_of(name, entry, str(path), environ)
 
 
 def read_file(path: Path) -> JsonObject:
@@ -98,7 +98,12 @@ def check_name(name: str, origin: str) -> None:
         )
 
 
-def _spec(name: str, entry: Any, origin: str, environ: Mapping[str, str]) -> ServerSpec:
+def server_of(
+    name: str, entry: Any, origin: str, environ: Mapping[str, str], *, expands: bool = True
+) -> ServerSpec:
+    """A server from its table in a file. `expands`: `${NAME}` is read from the environment. Raises
+    ConfigError.
+    """
     check_name(name, origin)
     where = f"{origin}, MCP server {name}"
     if not isinstance(entry, dict):
@@ -112,7 +117,7 @@ def _spec(name: str, entry: Any, origin: str, environ: Mapping[str, str]) -> Ser
                 missing.append(hit[1])
             return given or ""
 
-        return _VARIABLE.sub(value, text)
+        return _VARIABLE.sub(value, text) if expands else text
 
     texts = {key: expand(_text(entry, key, where)) for key in _TEXTS}
     args = entry.get("args", [])

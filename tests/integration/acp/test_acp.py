@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ import pytest
 pytest.importorskip("acp", reason="the client of the protocol is not installed")
 
 from acp import RequestError, image_block, text_block
-from acp.schema import EmbeddedResourceContentBlock, ResourceContentBlock, TextResourceContents
+from acp.schema import (
+    EmbeddedResourceContentBlock,
+    McpServerStdio,
+    ResourceContentBlock,
+    TextResourceContents,
+)
 from support.acp_client import Editor, connected
 from support.headless import Bench, make_bench
 from support.runs import ANSWER, served, task
@@ -270,6 +276,35 @@ async def test_plans_and_questions(bench: Bench) -> None:
     results = [message for message in server.requests[-1].json["messages"] if message["role"] == "tool"]
     assert "blue" in results[1]["content"]
     assert "Ada" in results[2]["content"]
+
+
+async def test_servers_of_the_editor_and_commands_of_the_user_are_there(bench: Bench) -> None:
+    pytest.importorskip("mcp_server_time", reason="the reference server is not installed")
+    commands = bench.root / "config" / "k3agent" / "commands"
+    commands.mkdir(parents=True)
+    (commands / "greet.md").write_text("---\ndescription: Greets.\n---\nSay hello to $ARGUMENTS.")
+    now = {"server": "The-time", "tool": "get_current_time", "arguments": '{"timezone":"UTC"}'}
+    steps = [Step(calls=(ScriptedCall(name="mcp", arguments=now),)), Step(text="done"), Step(text="hello")]
+    program = McpServerStdio(
+        name="The time!",
+        command=sys.executable,
+        args=["-m", "mcp_server_time", "--local-timezone=UTC"],
+        env=[],
+    )
+    editor = Editor()
+    with served(bench, steps) as server:
+        async with connected(bench, editor) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[program])
+            (told,) = editor.of("available_commands_update")
+            assert [(item.name, item.description) for item in told.available_commands] == [
+                ("greet", "Greets.")
+            ]
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("What time is it?")])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("/greet Ada")])
+    assert "get_current_time" in editor.asked[0][0].title
+    result = next(m for m in server.requests[1].json["messages"] if m["role"] == "tool")
+    assert "UTC" in result["content"]
+    assert "Say hello to Ada." in str(server.requests[-1].json["messages"])
 
 
 async def test_wrong_requests_are_answered_with_what_is_wrong(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import pytest
 from support.judge import Judge
 
 from k3agent.agent.permissions import Action, Permissions, Rule, Territory
+from k3agent.agent.suggestions import rules_for
 from k3agent.errors import ConfigError
 from k3agent.tools.base import Access
 
@@ -201,3 +202,22 @@ def test_what_runs_later_is_asked_about_unless_a_rule_allows_it(judge: Judge, na
     assert judge.write(name, "plan") is Action.DENY
     assert judge.shell(f"echo x > {name}") is Action.ASK
     assert judge.write(f"src/{name}") is Action.ALLOW
+
+
+@pytest.mark.parametrize("mode", ["plan", "default", "accept-edits", "auto"])
+def test_foreign_tools_ask_in_every_mode_unless_a_rule_for_their_name_says_more(
+    judge: Judge, mode: str
+) -> None:
+    access = Access(calls="mcp__git__git_push")
+
+    def verdict(tool: str, **rules: tuple[str, ...]) -> Action:
+        allow, deny = rules.get("allow", ()), rules.get("deny", ())
+        return judge.permissions(mode, allow, deny).judge(tool, access).action
+
+    for tool in ("mcp", "mcp__git__git_push"):
+        assert verdict(tool) is Action.ASK
+        assert verdict(tool, allow=("mcp__git__*",)) is Action.ALLOW
+        assert verdict(tool, allow=("mcp__git__git_push",)) is Action.ALLOW
+        assert verdict(tool, allow=("mcp__git__git_status", "mcp__other__*", "mcp")) is Action.ASK
+        assert verdict(tool, allow=("mcp__git__*",), deny=("mcp__git__*_push",)) is Action.DENY
+        assert rules_for(tool, access, judge.cwd) == ("mcp__git__git_push",)
