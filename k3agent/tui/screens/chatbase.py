@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from textual import events
 from textual.app import ComposeResult
-from textual.screen import Screen
+from textual.screen import UPDATE_PERIOD, Screen
 from textual.widgets import Static
 
 from k3agent.errors import K3AgentError
@@ -63,7 +64,7 @@ class ChatBase(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._flushed_at = 0.0
+        self._flushed_at = self._drawn_at = 0.0
 
     def compose(self) -> ComposeResult:
         palette = self.app.palette
@@ -98,6 +99,15 @@ class ChatBase(Screen[None]):
         self._clock = self.set_interval(1.0, self._tick, pause=True)
 
     # --- drawing ---
+
+    async def _on_idle(self, event: events.Idle) -> None:
+        """The first change after a pause is drawn at once. Textual would wait for its clock, which is felt
+        with each key: 16 ms at worst. Further changes wait for it: Textual's own handler runs next.
+        """
+        now = time.monotonic()
+        if now - self._drawn_at >= UPDATE_PERIOD and (self._dirty_widgets or self._layout_required):
+            self._drawn_at = now
+            self._on_timer_update()
 
     def schedule_flush(self) -> None:
         """Show what has come, at most `MAX_FPS` times a second; the first change after a pause at once."""

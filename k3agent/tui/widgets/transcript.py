@@ -10,11 +10,12 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import Self
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -60,6 +61,8 @@ class Transcript(ScrollView, can_focus=True):
         self._kept: OrderedDict[int, Block] = OrderedDict()
         self._is_settling = False
         self._width = 0
+        #: the lines that were drawn last, and of which part
+        self._drawn: tuple[tuple[Region, Offset, int], list[Strip]] | None = None
         #: keys that come before those of scrolling; the actions are the screen's
         self.first: dict[str, str] = {}
 
@@ -282,8 +285,25 @@ class Transcript(ScrollView, can_focus=True):
             strip = self._selected(strip, *span)
         return strip.apply_offsets(0, row)
 
+    def refresh(self, *regions: Region, **what: bool) -> Self:
+        self._drawn = None
+        return super().refresh(*regions, **what)
+
+    def notify_style_update(self) -> None:
+        self._drawn = None
+        super().notify_style_update()
+
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Without Textual's cache of styled lines: no border, no padding, and blocks keep their lines."""
+        """Without Textual's cache of styled lines: no border, no padding, and blocks keep their lines. All
+        are asked for with each key that is typed elsewhere: then they are those of the last time.
+        """
+        key = (crop, self.scroll_offset, self._width)
+        if self._drawn is None or self._drawn[0] != key:
+            strips = self._draw(crop)
+            self._drawn = ((crop, self.scroll_offset, self._width), strips)
+        return self._drawn[1]
+
+    def _draw(self, crop: Region) -> list[Strip]:
         _, background = self.background_colors
         filters = self.get_line_filters()
         strips = [self.render_line(y) for y in crop.line_range]

@@ -11,6 +11,7 @@ from k3agent.tui.bench import long_session
 from k3agent.tui.widgets.answer import AnswerBlock
 from k3agent.tui.widgets.message import NoticeBlock, UserBlock
 from k3agent.tui.widgets.toolcall import ToolBlock
+from k3agent.tui.widgets.transcript import Transcript
 
 NUM = 2_000
 
@@ -158,3 +159,39 @@ async def test_blocks_can_be_taken_away(tmp_path: Path) -> None:
         screen.chat.presenter.flush()
         await screen.until_gone("note 2")
         assert "note 1" in screen.shown and "note 3" in screen.shown
+
+
+async def test_a_key_in_the_prompt_draws_no_line_of_the_conversation(tmp_path: Path, monkeypatch) -> None:
+    async with running(tmp_path, client=client()) as screen:
+        screen.chat.notice("a line")
+        await screen.until("a line")
+        await screen.pilot.pause(0.1)
+        drawn: list[int] = []
+        draw = Transcript.render_line
+        monkeypatch.setattr(Transcript, "render_line", lambda self, y: drawn.append(y) or draw(self, y))
+        await screen.type("typed")
+        await screen.until("typed")
+        assert drawn == []
+        screen.chat.notice("a second line")
+        await screen.until("a second line")
+        assert drawn
+
+
+async def test_what_is_drawn_from_memory_is_what_would_be_drawn(tmp_path: Path) -> None:
+    answer = AnswerBlock("one\n\ntwo\n\nthree")
+    async with running(tmp_path, client=client(), size=(60, 20)) as screen:
+        transcript = screen.chat.transcript
+        screen.chat.presenter.add(answer)
+        for number in range(30):
+            screen.chat.notice(f"notice {number}")
+        await screen.until("notice 29")
+        await screen.press("pageup", "tab", "k", "enter", "k", "k", "pageup", "pageup", "ctrl+end")
+        screen.app.set_theme("light")
+        await screen.pilot.pause(0.1)
+        await screen.pilot.resize_terminal(80, 24)
+        await screen.pilot.pause(0.1)
+        region = transcript.size.region
+        assert [strip.text for strip in transcript.render_lines(region)] == [
+            strip.text for strip in transcript._draw(region)
+        ]
+        assert transcript.render_lines(region) == transcript._draw(region)
