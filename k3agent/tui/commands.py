@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k3agent.errors import K3AgentError
 from k3agent.tui.keymap import MODES
 from k3agent.tui.theme import PALETTES
 from k3agent.tui.widgets.completion import Candidate
@@ -119,14 +118,7 @@ def _export(chat: ChatKeys, rest: str) -> None:
     if session is None or not session.messages:
         chat.notice("there is nothing to export yet", "warning")
         return
-    from k3agent.tui.sessionfiles import export_to
-
-    try:
-        path = export_to(chat.app.options, session.id, rest)
-    except (K3AgentError, OSError) as error:
-        chat.notice(f"not exported: {error}", "error")
-        return
-    chat.notice(f"written to {path}", "good")
+    chat.export_session(session.id, rest)
 
 
 def _image(chat: ChatKeys, rest: str) -> None:

@@ -232,7 +232,7 @@ class ChatKeys(TypingChat):
             block for block in self.transcript.blocks if isinstance(block, UserBlock) and block.message_id
         ]
         if not prompts or self.driver.is_busy:
-            self.hint("nothing to rewind" if not prompts else "interrupt the turn first (Esc)")
+            self.say_briefly("nothing to rewind" if not prompts else "interrupt the turn first (Esc)")
             return
         from k3agent.tui.screens.rewind import RewindScreen  # lazy: only when asked for
 
@@ -266,6 +266,17 @@ class ChatKeys(TypingChat):
             self.open_dialog(screen)
 
     # --- sessions ---
+
+    @work(group="export")
+    async def export_session(self, session_id: str, name: str) -> None:
+        from k3agent.tui.sessionfiles import export_to  # lazy: only when asked for
+
+        try:
+            path = await asyncio.to_thread(export_to, self.app.options, session_id, name)
+        except (K3AgentError, OSError) as error:
+            self.notice(f"not exported: {error}", "error")
+            return
+        self.notice(f"written to {path}", "good")
 
     @work(exclusive=True, group="start")
     async def switch_session(self, session_id: str | None, forks: bool = False) -> None:

@@ -130,7 +130,9 @@ class ListScreen(ModalScreen[Result]):
         self.list.add_options([Option(line, id=entry) for entry, line in entries])
         self.preview_box.display = bool(entries)
         if not entries:
-            self.list.add_option(Option(Text(self.empty), disabled=True))
+            words = safe_line(self.filter.value.strip(), 40)
+            nothing = f"nothing fits “{words}”" if words else self.empty
+            self.list.add_option(Option(Text(nothing), disabled=True))
             self.preview.update("")
             return
         names = [entry for entry, _ in entries]
@@ -180,7 +182,8 @@ class AskScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog small"):
             yield Static(Text(safe(self._question)), markup=False)
-            self.input = Input(self._value, compact=True)
+            # Not chosen as a whole: the first key would take all of it away.
+            self.input = Input(self._value, compact=True, select_on_focus=False)
             self.input.cursor_blink = False
             yield self.input
 

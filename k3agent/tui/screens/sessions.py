@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
@@ -10,6 +12,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual import work
 from textual.binding import Binding, BindingType
+from textual.worker import get_current_worker
 
 from k3agent.errors import K3AgentError
 from k3agent.store.records import SessionRow
@@ -17,7 +20,7 @@ from k3agent.store.sessions import SessionStore
 from k3agent.tui.safe import safe, safe_line
 from k3agent.tui.screens.dialog import AskScreen, ListScreen
 from k3agent.tui.sessionfiles import export_to
-from k3agent.types import Origin, Role
+from k3agent.types import Message, Origin, Role
 
 PREVIEWED = 12
 PREVIEW_CHARS = 600
@@ -77,14 +80,32 @@ class SessionsScreen(ListScreen):
         return text
 
     def describe(self, entry: str) -> Text:
+        self._preview(entry)
+        return self._head(self._rows[entry])
+
+    def _head(self, row: SessionRow) -> Text:
+        about = f"{row.id} · {safe_line(row.model)} · {safe_line(row.cwd)}\n\n"
+        return Text.assemble((about, self.app.palette.style("faint")))
+
+    @work(thread=True, exclusive=True, group="preview")
+    def _preview(self, entry: str) -> None:
+        """Reading a long session takes a moment: the list must not wait for it."""
         row = self._rows[entry]
-        palette = self.app.palette
-        text = Text()
-        text.append(f"{row.id} · {safe_line(row.model)} · {safe_line(row.cwd)}\n\n", palette.style("faint"))
         try:
-            messages = self.store.messages(row.id)
+            # A connection belongs to its thread.
+            with closing(SessionStore(self.app.options.home)) as store:
+                text = self._text(row, store.messages(row.id))
         except K3AgentError as error:
-            return Text(safe(str(error)))
+            text = Text(safe(str(error)))
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._show_preview, entry, text)
+
+    def _show_preview(self, entry: str, text: Text) -> None:
+        if self.is_running and self.chosen == entry:
+            self.preview.update(text)
+
+    def _text(self, row: SessionRow, messages: Sequence[Message]) -> Text:
+        palette, text = self.app.palette, self._head(row)
         shown = [
             message
             for message in messages
@@ -135,7 +156,7 @@ class SessionsScreen(ListScreen):
         if not name:
             return
         try:
-            path = export_to(self.app.options, self._rows[entry].id, name)
+            path = await asyncio.to_thread(export_to, self.app.options, self._rows[entry].id, name)
         except (K3AgentError, OSError) as error:
             self.app.notify(safe_line(str(error)), severity="error", markup=False)
             return

@@ -6,7 +6,7 @@ corrected, without a jump, before they are seen. So 5,000 messages cost what one
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -51,6 +51,8 @@ class Transcript(ScrollView, can_focus=True):
         self.palette = palette
         self.follows = True
         self.query_text = ""
+        self._matches: list[int] = []
+        self._matched: tuple[str, int] = ("", 0)
         self.cursor: int | None = None
         self._heights: list[int] = []
         self._measured: list[bool] = []
@@ -80,6 +82,7 @@ class Transcript(ScrollView, can_focus=True):
     def load(self, blocks: Iterable[Block]) -> None:
         """Show these instead of what there is."""
         self.blocks = list(blocks)
+        self._matched = ("", 0)
         self._kept.clear()
         self._forget_heights()
         self.follows = True
@@ -399,22 +402,26 @@ class Transcript(ScrollView, can_focus=True):
     def search(self, text: str, step: int, start: int | None = None) -> int | None:
         """The next block (`step` 1 or -1) that holds `text`, letter case aside; it is scrolled to."""
         self.query_text = text
-        wanted = text.casefold()
-        count = len(self.blocks)
         begin = self.cursor if start is None else start
-        begin = count if begin is None else begin
-        for offset in range(1, count + 1):
-            at = (begin + step * offset) % count
-            if wanted in self.blocks[at].plain.casefold():
-                self.cursor = at
-                self.show_block(at)
-                return at
-        self.refresh()
-        return None
+        begin = len(self.blocks) if begin is None else begin
+        found = self.matches(text)
+        if not found:
+            self.refresh()
+            return None
+        # Past either end it goes on from the other.
+        after = bisect_right(found, begin) if step > 0 else bisect_left(found, begin) - 1
+        self.cursor = found[after % len(found)]
+        self.show_block(self.cursor)
+        return self.cursor
 
-    def count(self, text: str) -> int:
-        wanted = text.casefold()
-        return sum(wanted in block.plain.casefold() for block in self.blocks)
+    def matches(self, text: str) -> list[int]:
+        """The blocks that hold `text`; looked for once, as long as none is added."""
+        key = (text, len(self.blocks))
+        if key != self._matched:
+            wanted = text.casefold()
+            self._matches = [at for at, block in enumerate(self.blocks) if wanted in block.plain.casefold()]
+            self._matched = key
+        return self._matches
 
     def move_cursor(self, step: int) -> None:
         """Choose the block above or below; it comes into view."""

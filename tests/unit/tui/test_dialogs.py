@@ -192,7 +192,7 @@ async def test_keys_faster_than_the_list_run_what_was_typed(tmp_path: Path) -> N
         await screen.until("/sessions")
         for key in ("e", "a", "r", "c", "h", "enter"):
             prompt.post_message(events.Key(key, key if len(key) == 1 else None))
-        await screen.until("Enter and Up: next older")
+        await screen.until("Enter, Up: older")
         assert "Sessions of this folder" not in screen.shown
 
 

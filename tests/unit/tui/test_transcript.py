@@ -195,3 +195,21 @@ async def test_what_is_drawn_from_memory_is_what_would_be_drawn(tmp_path: Path) 
             strip.text for strip in transcript._draw(region)
         ]
         assert transcript.render_lines(region) == transcript._draw(region)
+
+
+async def test_a_long_conversation_is_searched_once_for_what_was_typed(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "ws").mkdir()
+    session = long_session(tmp_path / "home", tmp_path / "ws", NUM)
+    async with running(tmp_path, client=client(), resume_id=session) as screen:
+        await screen.until(f"Answer {NUM - 1}")
+        looked: list[str] = []
+        find = Transcript.matches
+        monkeypatch.setattr(Transcript, "matches", lambda self, text: looked.append(text) or find(self, text))
+        await screen.press("ctrl+f")
+        await screen.until("search in the conversation")
+        screen.app.screen.input.value = "Answer 7"
+        screen.app.screen.input.value = "Answer 1003"
+        await screen.until("in 1 place")
+        assert "Answer 1003" in screen.shown and set(looked) == {"Answer 1003"}
+        await screen.press("enter", "down", "escape")
+        assert "Answer 1003" in screen.shown
