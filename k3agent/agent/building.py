@@ -274,7 +274,7 @@ def session_hooks(
 
     parts = HookParts(
         cwd=cwd,
-        project=options.subtask.walls[0] if options.subtask is not None else cwd,
+        project=options.extensions.project or cwd,
         is_task=options.subtask is not None,
         environ=child_environ(options.environ),
         emitter=emitter,

@@ -13,14 +13,21 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from k3agent import codec
 from k3agent.agent.approvals import Approvals
 from k3agent.agent.arguments import ArgumentsInvalid, parse_object, validate
 from k3agent.agent.callhooks import Call, after_call, before_call, overruled
-from k3agent.agent.callparts import access_dict, mask_outputs, refuse_stand_ins, side_by_side
+from k3agent.agent.callparts import (
+    Ending,
+    Prepared,
+    access_dict,
+    mask_outputs,
+    refuse_stand_ins,
+    side_by_side,
+)
 from k3agent.agent.changes import FileChanges
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.git_marks import git_marks
@@ -42,48 +49,15 @@ from k3agent.providers.base import Profile
 from k3agent.store.blobs import BlobStore
 from k3agent.store.records import CallRow, CallState, DecisionRow, JournalBatch
 from k3agent.store.sessions import SessionStore
-from k3agent.types import ImagePart, Message, SessionId, TextPart, ToolCall, ToolResult
+from k3agent.types import Message, SessionId, TextPart, ToolCall, ToolResult
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
-    from k3agent.tools.base import Access, Args, Planning, Question, Tool, ToolContext
+    from k3agent.tools.base import Planning, Question, Tool, ToolContext
 
 log = logging.getLogger(__name__)
 
 NOT_RUN = "Not run: "
 STOPPED_TASKS = "The subagents were stopped."
-
-
-@dataclass(slots=True, kw_only=True)
-class _Prepared:
-    """A call with checked arguments."""
-
-    call: ToolCall
-    tool: Tool[Any]
-    args: Args
-    note: str
-    access: Access
-    hashes: dict[str, str] = field(default_factory=dict)
-    # The arguments that ran, when somebody changed them; the call itself stays as the model wrote it.
-    edited: str = ""
-    edited_by: str = "the user"
-    # What hooks had to say before it ran.
-    hooked: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ending:
-    """What a call came to, before it is masked and cut."""
-
-    state: CallState
-    text: str
-    images: tuple[ImagePart, ...] = ()
-    files: tuple[str, ...] = ()
-    duration_s: float = 0.0
-    exit_code: int | None = None
-
-    @property
-    def is_error(self) -> bool:
-        return self.state is not CallState.DONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +137,7 @@ class Dispatcher:
     def _close(self, message: Message, reason: str, state: CallState) -> None:
         for call in message.calls:
             if call.id not in self._rows:
-                self._end(message, call, _Ending(state=state, text=reason))
+                self._end(message, call, Ending(state=state, text=reason))
         self._finish(message)
 
     def _finish(self, message: Message) -> None:
@@ -201,30 +175,30 @@ class Dispatcher:
                 raise
             text = f"Interrupted before it finished: {self.interrupt_reason}. It may have had effects."
             seconds = time.monotonic() - started
-            self._end(message, call, _Ending(state=CallState.INTERRUPTED, text=text, duration_s=seconds))
+            self._end(message, call, Ending(state=CallState.INTERRUPTED, text=text, duration_s=seconds))
             raise
         self._end(message, call, ending)
 
-    async def _attempt(self, message: Message, call: ToolCall) -> _Ending:
+    async def _attempt(self, message: Message, call: ToolCall) -> Ending:
         try:
             prepared = self._prepare(call)
         except ArgumentsInvalid as error:
             self._propose(call, call.name or "(no name)")
-            return _Ending(state=CallState.INVALID, text=str(error))
+            return Ending(state=CallState.INVALID, text=str(error))
         except ToolError as error:
             self._propose(call, call.name)
-            return _Ending(state=CallState.FAILED, text=str(error))
+            return Ending(state=CallState.FAILED, text=str(error))
         summary = self._bench.masker.mask(prepared.tool.describe(prepared.args))
         self._propose(call, summary)
         refusal = self._repetition.refusal_before(call.name, call.arguments)
         if refusal is not None:
-            return _Ending(state=CallState.REFUSED, text=refusal)
+            return Ending(state=CallState.REFUSED, text=refusal)
         denial = await self._permit(prepared, summary)
         if denial is not None:
-            return _Ending(state=CallState.DENIED, text=denial)
+            return Ending(state=CallState.DENIED, text=denial)
         unsaved = await self._keep_files(message, prepared, summary)
         if unsaved is not None:
-            return _Ending(state=CallState.DENIED, text=unsaved)
+            return Ending(state=CallState.DENIED, text=unsaved)
         await self.remarks.before(prepared.access.writes)
         runs = prepared.access.runs is not None
         prepared.hashes = file_hashes(git_marks(self._bench.ctx.cwd) if runs else prepared.access.writes)
@@ -249,11 +223,11 @@ class Dispatcher:
         text = "\n".join(part for part in (ending.text, prepared.hooked, said) if part)
         return dataclasses.replace(ending, text=text)
 
-    def _as_hooks_see(self, prepared: _Prepared) -> Call:
+    def _as_hooks_see(self, prepared: Prepared) -> Call:
         call, cwd = prepared.call, self._bench.ctx.cwd
         return Call(id=call.id, tool=call.name, args=prepared.args, access=prepared.access, cwd=cwd)
 
-    async def _verdict(self, prepared: _Prepared) -> Verdict:
+    async def _verdict(self, prepared: Prepared) -> Verdict:
         """What hooks, rules and the mode say; a hook may have changed the call first."""
         bench, call = self._bench, prepared.call
         outcome, arguments = await before_call(bench.hooks, self._as_hooks_see(prepared))
@@ -264,7 +238,7 @@ class Dispatcher:
                 return Verdict(action=Action.DENY, reason=problem, by="hook")
         return overruled(bench.permissions.judge(call.name, prepared.access), outcome)
 
-    async def _keep_files(self, message: Message, prepared: _Prepared, summary: str) -> str | None:
+    async def _keep_files(self, message: Message, prepared: Prepared, summary: str) -> str | None:
         """Save what the call may change, for `undo`. Why it must not run unsaved, or None."""
         bench, call = self._bench, prepared.call
         if bench.safekeeping is None or prepared.tool.is_read_only:
@@ -282,7 +256,7 @@ class Dispatcher:
             CallProposed, call_id=call.id, tool=call.name, arguments=call.arguments, summary=summary
         )
 
-    def _prepare(self, call: ToolCall) -> _Prepared:
+    def _prepare(self, call: ToolCall) -> Prepared:
         tools = self._bench.tools
         tool = tools.get(call.name)
         if tool is None:
@@ -299,9 +273,9 @@ class Dispatcher:
             raise ArgumentsInvalid(f"bad arguments for {call.name}: {text}.") from error
         access = tool.access(args, self._bench.ctx)
         refuse_stand_ins(access, self._bench.masker, written)
-        return _Prepared(call=call, tool=tool, args=args, note=note, access=access)
+        return Prepared(call=call, tool=tool, args=args, note=note, access=access)
 
-    async def _permit(self, prepared: _Prepared, summary: str) -> str | None:
+    async def _permit(self, prepared: Prepared, summary: str) -> str | None:
         """None when the call may run, else the text for the model. Every decision is recorded with its
         reason.
         """
@@ -339,7 +313,7 @@ class Dispatcher:
         )
         return f"permission denied: {reason}. Do without it, or say what is needed."
 
-    async def _preview(self, prepared: _Prepared) -> str:
+    async def _preview(self, prepared: Prepared) -> str:
         """What the call would change, for a person who is about to be asked."""
         from k3agent.tools.base import Previewed  # lazy: tools bring pydantic
 
@@ -351,7 +325,7 @@ class Dispatcher:
             found = f"[it would fail: {error}]"
         return self._bench.masker.mask(found)
 
-    def _change(self, prepared: _Prepared, arguments: str | None, by: str) -> str:
+    def _change(self, prepared: Prepared, arguments: str | None, by: str) -> str:
         """Take over arguments that somebody has changed; why that is not possible, or nothing."""
         if arguments is None or arguments == prepared.call.arguments:
             return ""
@@ -366,7 +340,7 @@ class Dispatcher:
         prepared.edited_by = by
         return ""
 
-    async def _effect(self, prepared: _Prepared) -> _Ending:
+    async def _effect(self, prepared: Prepared) -> Ending:
         """Run the tool. Its expected failures become text for the model here and nowhere else."""
         call, bench = prepared.call, self._bench
 
@@ -388,7 +362,7 @@ class Dispatcher:
         try:
             output = await prepared.tool.run(prepared.args, ctx)
         except ToolError as error:
-            return _Ending(state=CallState.FAILED, text=str(error), duration_s=time.monotonic() - started)
+            return Ending(state=CallState.FAILED, text=str(error), duration_s=time.monotonic() - started)
         except ProviderError:
             # Subagents that wait for their endpoint: the call stays open, a resume goes on with it.
             raise
@@ -398,11 +372,11 @@ class Dispatcher:
             text = (
                 f"{call.name} failed: {error.strerror or type(error).__name__}. Say so, or try another way."
             )
-            return _Ending(state=CallState.FAILED, text=text, duration_s=time.monotonic() - started)
+            return Ending(state=CallState.FAILED, text=text, duration_s=time.monotonic() - started)
         except Exception as error:
             log.exception("tool %s crashed", call.name)
             text = f"{call.name} crashed ({type(error).__name__}: {error}). Try another way."
-            return _Ending(state=CallState.FAILED, text=text, duration_s=time.monotonic() - started)
+            return Ending(state=CallState.FAILED, text=text, duration_s=time.monotonic() - started)
         if prepared.access.runs is not None:
             await mask_outputs(bench.ctx, bench.masker)
         if "exit_code" in output.data:
@@ -413,7 +387,7 @@ class Dispatcher:
             text += f"\n[the arguments were not valid JSON and were repaired: {prepared.note}]"
         if prepared.edited:
             text += f"\n[{prepared.edited_by} changed this call before it ran; what ran: {prepared.edited}]"
-        return _Ending(
+        return Ending(
             state=CallState.DONE,
             text=text,
             images=output.images,
@@ -424,7 +398,7 @@ class Dispatcher:
 
     # --- the end of a call --------------------------------------------------------------------------------
 
-    def _end(self, message: Message, call: ToolCall, ending: _Ending) -> None:
+    def _end(self, message: Message, call: ToolCall, ending: Ending) -> None:
         """Mask, cut, judge for repetition, remember, tell."""
         bench = self._bench
         is_given_up = ending.state in (CallState.INTERRUPTED, CallState.FAILED)

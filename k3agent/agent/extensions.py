@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from k3agent.agent.commands import CustomCommand, load_commands
+from k3agent.agent.hooks import with_scripts
 from k3agent.agent.skills import Skill, load_skills
 from k3agent.config.hookfiles import FILE_NAME, Hook, load_hooks
 from k3agent.config.places import find_places
@@ -14,8 +15,11 @@ from k3agent.config.places import find_places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extensions:
-    """`warnings`: what was found and does not count, in words for people."""
+    """`project`: the workspace that they were read for; `warnings`: what was found and does not count, in
+    words for people.
+    """
 
+    project: Path | None = None
     hooks: tuple[Hook, ...] = ()
     commands: Mapping[str, CustomCommand] = field(default_factory=dict)
     skills: tuple[Skill, ...] = ()
@@ -29,6 +33,7 @@ def load_extensions(
     cwd: Path, environ: Mapping[str, str], home: Path, *, has_hooks: bool = True
 ) -> Extensions:
     """Raises ConfigError for a hooks.json that cannot be understood. `home`: the data folder."""
+    cwd = cwd.resolve()
     places = find_places(cwd, environ, home)
     # Hooks of other agents lie inside their settings, which are not k3agent's.
     files = [path for path in places.find(FILE_NAME) if path.parent.name != ".claude"] if has_hooks else []
@@ -36,6 +41,12 @@ def load_extensions(
     commands = load_commands(places.find("commands"), warnings)
     skills = load_skills(places.find("skills"), warnings)
     if places.untrusted:
-        named = ", ".join(map(str, places.untrusted))
-        warnings.insert(0, f"{named}: not used. Look at it, then trust it with `k3agent config trust`.")
-    return Extensions(hooks=tuple(hooks), commands=commands, skills=tuple(skills), warnings=tuple(warnings))
+        text = f"{', '.join(map(str, places.untrusted))}: not used."
+        warnings.insert(0, f"{text} Look at it, then trust it with `k3agent config trust`.")
+    return Extensions(
+        project=cwd,
+        hooks=tuple(with_scripts(hook, cwd) for hook in hooks),
+        commands=commands,
+        skills=tuple(skills),
+        warnings=tuple(warnings),
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -43,8 +44,8 @@ _PROJECT = re.compile(r"\$\{?(?:CLAUDE|K3AGENT)_PROJECT_DIR\}?")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookParts:
     """What hooks are told and where they run. `is_task`: it is a subagent's session; `project` is the user's
-    own workspace, also where the subagent works in a copy of it. `mode` gives the permission mode of now;
-    `record` keeps a decision; `mask` takes secrets out of JSON values.
+    own workspace, where hooks run also when the subagent works in a copy of it. `mode` gives the permission
+    mode of now; `record` keeps a decision; `mask` takes secrets out of JSON values.
     """
 
     cwd: Path
@@ -64,8 +65,6 @@ class Hooks:
         self._hooks = tuple(hooks)
         self._parts = parts
         self._background: set[asyncio.Task[None]] = set()
-        # What runs outside of the sandbox must be what it was before the model could write.
-        self._scripts = {hook: file_hashes(self._scripts_of(hook)) for hook in self._hooks}
         # Set by a hook that wants the whole turn to end; the loop takes it.
         self.stop_reason = ""
         if self.has("Notification"):
@@ -163,31 +162,9 @@ class Hooks:
         if said:
             self._tell("info", f"A hook for {hook.event} says: {said}")
 
-    def _scripts_of(self, hook: Hook) -> list[Path]:
-        """Files of the workspace that the command names."""
-        project = self._parts.project
-        command = _PROJECT.sub(str(project), hook.command)
-        words = _WORD.findall(command)
-        with contextlib.suppress(ValueError):
-            words += [word.strip(";|&()<>") for word in shlex.split(command)]
-        # Relative names are those of the folder in which the hook runs.
-        paths = {(self._parts.cwd / word).resolve() for word in words}
-        roots = (project, self._parts.cwd)
-        return sorted(path for path in paths if path.is_file() and any(map(path.is_relative_to, roots)))
-
-    def _check_scripts(self, hook: Hook) -> None:
-        before = self._scripts[hook]
-        changed = [
-            path
-            for path, value in file_hashes([Path(path) for path in before]).items()
-            if value != before[path]
-        ]
-        if changed:
-            raise HookFailed(f"{', '.join(changed)} was changed in this session; start a new one to run it")
-
     async def _one(self, hook: Hook, payload: bytes) -> Outcome:
         try:
-            self._check_scripts(hook)
+            check_scripts(hook)
             exit_code, stdout, stderr = await self._process(hook, payload)
             mask = self._parts.mask
             return read_answer(hook.event, hook.command, exit_code, mask(stdout), mask(stderr))
@@ -212,7 +189,8 @@ class Hooks:
             given.seek(0)
             process = await asyncio.create_subprocess_exec(
                 *("/bin/sh", "-c", hook.command),
-                cwd=parts.cwd,
+                # Relative names are those of the user's workspace, not of a copy in which a subagent works.
+                cwd=parts.project,
                 env=self._environ(),
                 stdin=given,
                 stdout=out,
@@ -240,6 +218,27 @@ class Hooks:
         kind = "elicitation_dialog" if event.tool == "ask" else "permission_prompt"
         text = event.summary if event.tool == "ask" else f"k3agent needs your permission: {event.summary}"
         self.start("Notification", (kind,), message=text, title="k3agent", notification_type=kind)
+
+
+def with_scripts(hook: Hook, project: Path) -> Hook:
+    """The hook with what it runs of the workspace, which must be the same when it runs: a hook is not held by
+    the sandbox, and the model can write there.
+    """
+    command = _PROJECT.sub(str(project), hook.command)
+    words = _WORD.findall(command)
+    with contextlib.suppress(ValueError):
+        words += [word.strip(";|&()<>") for word in shlex.split(command)]
+    paths = {(project / word).resolve() for word in words}
+    inside = sorted(path for path in paths if path.is_relative_to(project) and path.is_file())
+    return dataclasses.replace(hook, scripts=tuple(file_hashes(inside).items()))
+
+
+def check_scripts(hook: Hook) -> None:
+    """Raises HookFailed where a script is not what it was."""
+    now = file_hashes([Path(path) for path, _ in hook.scripts])
+    changed = [path for path, value in hook.scripts if value != now[path]]
+    if changed:
+        raise HookFailed(f"{', '.join(changed)} was changed in this session; start a new one to run it")
 
 
 async def _ended(process: asyncio.subprocess.Process, limit_s: float, files: Sequence[IO[bytes]]) -> None:

@@ -36,7 +36,8 @@ _PLAIN = re.compile(r"[\w-]+")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
     """`matcher`: a name, or a regular expression over the whole name; '' fits all. `is_async`: nobody waits
-    for it. `source`: the file that names it.
+    for it. `source`: the file that names it; `scripts`: the workspace's files in the command, with their
+    hashes of when k3agent started.
     """
 
     event: str
@@ -45,6 +46,7 @@ class Hook:
     timeout_s: float = DEFAULT_TIMEOUT_S
     is_async: bool = False
     source: str = ""
+    scripts: tuple[tuple[str, str], ...] = ()
 
     def fits(self, names: Sequence[str]) -> bool:
         """Whether it is for a tool (or cause) with one of these names; for events without names: always."""
