@@ -4,15 +4,18 @@ Source: Kimi Linear, arXiv 2510.26692; Kimi K3 technical report, arXiv 2607.2465
 output gate).
 """
 
+from functools import cached_property
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.kernels import registry
+from k3agent.backend.kernels.arguments import SHORT, KdaCache, KdaInputs, KdaWeights
 from k3agent.backend.kernels.dtypes import wide_dtype
 from k3agent.backend.model.inputs import CacheTensors
-from k3agent.backend.model.layers import Linear, RMSNorm, fuse, parameter
+from k3agent.backend.model.layers import Accelerated, Linear, RMSNorm, fuse, parameter
 from k3agent.backend.model.step import Span, Step
 
 L2_EPS = 1e-6
@@ -27,7 +30,7 @@ class Conv(nn.Module):
         self.weight = parameter(storage)
 
 
-class KDA(nn.Module):
+class KDA(Accelerated):
     """One KDA layer. Reads [T, D], gives [T, D], and advances the state of each sequence of the step."""
 
     def __init__(self, config: ModelConfig, layer_index: int, dtype: torch.dtype) -> None:
@@ -56,18 +59,57 @@ class KDA(nn.Module):
         self.o_proj = Linear(self._width, config.hidden_size, dtype)
         self._kernels = {op: registry.get(op) for op in ("causal_conv", "causal_conv_step", "kda_gate")}
         self._kernels |= {op: registry.get(op) for op in ("kda_chunk", "kda_short", "kda_step")}
+        self._fused: dict[str, registry.Kernel] = {}
+        """Kernels that take all between the projections, of the steps they are for."""
 
     def finish_loading(self) -> None:
         """Derive what is not in the file: the taps of the convolution, time first."""
         self.taps = self._conv.squeeze(1).t().contiguous()
 
+    def choose_kernels(self, kernels: str, device: torch.device) -> None:
+        chosen = {op: registry.choose(op, kernels, device) for op in ("kda_decode", "kda_prefill")}
+        self._fused = {op: kernel for op, kernel in chosen.items() if kernel is not registry.get(op)}
+        self.is_capturable = len(self._fused) == len(chosen)
+
+    def _fused_for(self, step: Step) -> registry.Kernel | None:
+        """The kernel that takes this step whole, if there is one."""
+        if not self._fused:
+            return None
+        is_short = step.tables.longest <= SHORT or step.tables.exports is not None
+        return self._fused.get("kda_decode" if is_short else "kda_prefill")
+
     def forward(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
-        wide = wide_dtype(x.dtype)
         qkv, gate, f_a, beta = F.linear(x, self.in_proj).split(self.in_widths, dim=-1)
+        z = self.f_b_proj(f_a)
+        if self.g_b_proj is not None:
+            gate = self.g_b_proj(gate)
+        kernel = self._fused_for(step)
+        if kernel is None:
+            y = self._in_parts(KdaInputs(qkv, z, beta, gate), step, cache)
+        else:
+            layer_cache = KdaCache(cache.conv_tails[self.layer_index], cache.kda_states[self.layer_index])
+            y = kernel(KdaInputs(qkv, z, beta, gate), self._weights, layer_cache, step.tables)
+        return self.o_proj(y)
+
+    @cached_property
+    def _weights(self) -> KdaWeights:
+        return KdaWeights(
+            taps=self.taps,
+            A_log=self.A_log,
+            dt_bias=self.dt_bias,
+            norm=self.o_norm.weight,
+            norm_eps=self.o_norm.eps,
+            l2_eps=L2_EPS,
+            lower_bound=self.lower_bound,
+        )
+
+    def _in_parts(self, inputs: KdaInputs, step: Step, cache: CacheTensors) -> Tensor:
+        """Sequence by sequence, operation by operation. Returns [T, H*V]."""
+        qkv, wide = inputs.qkv, wide_dtype(inputs.qkv.dtype)
         heads = (-1, self.heads, self.head_dim)
-        z = self.f_b_proj(f_a).to(wide) + self.dt_bias
+        z = inputs.z.to(wide) + self.dt_bias
         g_log = self._kernels["kda_gate"](z.view(heads), self.A_log.unsqueeze(-1), self.lower_bound)
-        beta = torch.sigmoid(beta.to(wide))
+        beta = torch.sigmoid(inputs.beta.to(wide))
         tails, states = cache.conv_tails[self.layer_index], cache.kda_states[self.layer_index]
         for slot in step.fresh_slots:
             tails[slot].zero_()
@@ -78,10 +120,8 @@ class KDA(nn.Module):
             lambda rows: self._singles(qkv[rows], g_log[rows], beta[rows], step, tails, states),
             lambda span: self._piece(qkv, g_log, beta, span, tails, states),
         )
-        if self.g_b_proj is not None:
-            gate = self.g_b_proj(gate)
-        o = self.o_norm(o.to(x.dtype).to(wide)) * torch.sigmoid(gate.to(wide)).view(heads)
-        return self.o_proj(o.to(x.dtype).flatten(-2))
+        o = self.o_norm(o.to(qkv.dtype).to(wide)) * torch.sigmoid(inputs.gate.to(wide)).view(heads)
+        return o.to(qkv.dtype).flatten(-2)
 
     def _piece(
         self, qkv: Tensor, g_log: Tensor, beta: Tensor, span: Span, tails: Tensor, states: Tensor

@@ -6,16 +6,17 @@ Source: Kimi K3 technical report, arXiv 2607.24653; Kimi Linear, arXiv 2510.2669
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.kernels import registry
+from k3agent.backend.kernels.arguments import SHORT
 from k3agent.backend.model.inputs import CacheTensors
-from k3agent.backend.model.layers import Linear, RMSNorm, fuse
+from k3agent.backend.model.layers import Accelerated, Linear, RMSNorm, fuse
 from k3agent.backend.model.step import Span, Step
 
 
-class MLA(nn.Module):
+class MLA(Accelerated):
     """One MLA layer. Reads [T, D], gives [T, D], and writes one latent row a token."""
 
     def __init__(self, config: ModelConfig, layer_index: int, dtype: torch.dtype) -> None:
@@ -47,24 +48,50 @@ class MLA(nn.Module):
         self.o_proj = Linear(self.heads * self._v_dim, config.hidden_size, dtype)
         self._absorbed = registry.get("mla_absorbed")
         self._expanded = registry.get("mla_expanded", registry.FUSED)
+        self._paged: dict[str, registry.Kernel] = {}
+        """Kernels that read and write pages where they lie, for a whole step."""
+
+    def choose_kernels(self, kernels: str, device: torch.device) -> None:
+        ops = ("mla_decode", "mla_prefill", "mla_store")
+        chosen = {op: registry.choose(op, kernels, device) for op in ops}
+        self._paged = {op: kernel for op, kernel in chosen.items() if kernel is not registry.get(op)}
+        self.is_capturable = len(self._paged) == len(chosen)
 
     def forward(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
         query, latent, *gate = F.linear(x, self.in_proj).split(self.in_widths, dim=-1)
         if self.q_a_layernorm is not None and self.q_b_proj is not None:
             query = self.q_b_proj(self.q_a_layernorm(query))
         q = query.view(-1, self.heads, self._qk_dim)
-        row = torch.cat((self.kv_a_layernorm(latent[:, : self.rank]), latent[:, self.rank :]), dim=-1)
         latents = cache.latents[self.layer_index]
+        self._store(latent, latents, step)
+        o = self._attend_step(q, latents, step).flatten(-2)
+        if gate:
+            o = o * torch.sigmoid(gate[0])
+        return self.o_proj(o)
+
+    def _store(self, latent: Tensor, latents: Tensor, step: Step) -> None:
+        """Put the rows of the step into their pages."""
+        store = self._paged.get("mla_store")
+        if store is not None:
+            norm = self.kv_a_layernorm
+            return store(latent, norm.weight, norm.eps, latents, step.tables)
+        row = torch.cat((self.kv_a_layernorm(latent[:, : self.rank]), latent[:, self.rank :]), dim=-1)
         latents.view(-1, latents.shape[-1]).index_copy_(0, step.latent_places, row)
-        o = step.spread(
+
+    def _attend_step(self, q: Tensor, latents: Tensor, step: Step) -> Tensor:
+        """Attention of all sequences, [T, H, V]."""
+        if self._paged:
+            weights = (self._key_up, self._value_up, self._scale, latents, step.tables)
+            if step.tables.longest > SHORT and "mla_prefill" in self._paged:
+                return self._paged["mla_prefill"](q, *weights, step.lengths)
+            if step.tables.longest <= SHORT and "mla_decode" in self._paged:
+                return self._paged["mla_decode"](q, *weights)
+        return step.spread(
             (self.heads, self._v_dim),
             q,
             lambda rows: self._singles(q[rows], step.singles, latents),
             lambda span: self._piece(q[span.start : span.stop], span, latents),
-        ).flatten(-2)
-        if gate:
-            o = o * torch.sigmoid(gate[0])
-        return self.o_proj(o)
+        )
 
     def _singles(self, q: Tensor, spans: list[Span], latents: Tensor) -> Tensor:
         outs = [self.attend_absorbed(q[i : i + 1], span, latents) for i, span in enumerate(spans)]

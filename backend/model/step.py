@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from k3agent.backend.config import PAGE_SIZE
+from k3agent.backend.kernels.arguments import SHORT
 from k3agent.backend.model.inputs import ForwardBatch
 from k3agent.backend.model.tables import Tables
-
-SHORT = 16
 
 
 @dataclass
@@ -116,7 +115,24 @@ class Step:
             page_table=batch.page_table.int(),
             num_rows=num_rows,
             longest=max(stop - start for start, stop in pairwise(starts)),
+            exports=self._exports() if batch.trail_slots else None,
         )
+
+    def _exports(self) -> Tensor:
+        """[T], the slot of its trail that receives the state after a row, or -1."""
+        targets = [-1] * self.num_tokens
+        for stop, trail in zip(self._batch.cu_seqlens[1:], self._batch.trail_slots or [], strict=True):
+            for back, slot in enumerate(reversed(trail), 2):
+                targets[stop - back] = slot
+        return torch.tensor(targets, dtype=torch.int32, device=self._device)
+
+    @cached_property
+    def lengths(self) -> list[tuple[int, int]] | None:
+        """Tokens and cached tokens of each sequence; None where a graph keeps the host from knowing."""
+        if self._batch.tables is not None:
+            return None
+        tokens = (stop - start for start, stop in pairwise(self._batch.cu_seqlens))
+        return list(zip(tokens, self._batch.context_lens, strict=True))
 
     @property
     def num_rows(self) -> Tensor | None:

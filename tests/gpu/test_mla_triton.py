@@ -41,12 +41,12 @@ def test_few_tokens_agree(length: int) -> None:
 
 @pytest.mark.parametrize("segment", [512, 32768])
 def test_prefill_agrees(segment: int) -> None:
-    contexts = [0, 2000, 3]
-    problem = make_problem([700, 512, 1], contexts, heads=16, dtype=torch.bfloat16, **REAL)
+    lengths, contexts = [700, 512, 1], [0, 2000, 3]
+    problem = make_problem(lengths, contexts, heads=16, dtype=torch.bfloat16, **REAL)
     prefill = registry.load_triton("mla_prefill")
     values = pinned.pick("mla_prefill", torch.cuda.get_device_name(), heads=16)
     with pinned.override("mla_prefill", {**values, "segment": segment}):
-        check_attention(prefill, problem, 1.5e-2, context_lens=contexts)
+        check_attention(prefill, problem, 1.5e-2, pieces=list(zip(lengths, contexts, strict=True)))
 
 
 def test_the_same_bits_each_time() -> None:

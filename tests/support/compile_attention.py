@@ -39,7 +39,7 @@ def run_mla(name: str) -> None:
         if length < 200:
             mla_decode(*rest)
         else:
-            mla_prefill(*rest, context_lens=[70])
+            mla_prefill(*rest, pieces=[(length, 70)])
 
 
 RUNS = {"kda": run_kda, "mla": run_mla}

@@ -20,9 +20,9 @@ from k3agent.backend.kernels.pinned import Row
 from k3agent.backend.kernels.triton.kda_chunk import chunk_kernel, dot
 from k3agent.backend.kernels.triton.kda_decode import recurrent
 from k3agent.backend.kernels.triton.kda_parts import gated_norm, move_tails
+from k3agent.backend.kernels.triton.mla_parts import dot_block
 
 TILE = 16
-_LEAST_DOT = 16
 
 pinned.pin(
     "kda_prefill",
@@ -210,7 +210,7 @@ def chunkwise(
     values = pinned.pick("kda_prefill", gpu_name(y.device), heads=heads)
     is_exact = inputs.qkv.dtype == torch.float32
     walk = "ieee" if is_exact else values["walk"]
-    block = max(triton.next_power_of_2(dim), _LEAST_DOT)
+    block = dot_block(dim)
     num_sequences, most_chunks = tables.slots.shape[0], triton.cdiv(tables.longest, CHUNK)
     tile_dtype = torch.bfloat16 if walk == "bf16" else torch.float32
     t = _Tiles.make(y.shape[0] // CHUNK + num_sequences, heads, block, tile_dtype, y.device)

@@ -20,6 +20,9 @@ from k3agent.backend.kernels.triton.mla_parts import dot_block, joined_kernel, l
 
 pinned.pin(
     "mla_decode",
+    # Triton's interpreter takes its time for each program
+    Row({"block_m": 16, "block_n": 64, "splits": 2, "num_warps": 4, "num_stages": 1, "join_warps": 1},
+        gpu="cpu"),
     Row({"block_m": 32, "block_n": 32, "splits": 44, "num_warps": 4, "num_stages": 2, "join_warps": 4},
         most={"rows": 128}),
     Row({"block_m": 64, "block_n": 32, "splits": 16, "num_warps": 8, "num_stages": 2, "join_warps": 4},

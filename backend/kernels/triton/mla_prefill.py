@@ -6,6 +6,7 @@ do; so it pays for long pieces. Segments bound the memory: expanded, a row takes
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,33 +90,30 @@ def mla_prefill(
     scale: float,
     latents: Tensor,
     tables: StepTables,
-    context_lens: list[int] | None = None,
+    pieces: Sequence[tuple[int, int]] | None = None,
 ) -> Tensor:
-    """As mla_decode. `context_lens`: those of the tables if the host knows them; without them, or where it is
-    cheaper, latents are attended as they are."""
+    """As mla_decode. `pieces`: tokens and cached tokens of each sequence, if the host knows them; without
+    them, or where it is cheaper, latents are attended as they are."""
     values = pinned.pick("mla_prefill", gpu_name(q.device), heads=q.shape[1])
-    if context_lens is None or tables.longest < int(values["least_tokens"]):
+    if pieces is None or tables.longest < int(values["least_tokens"]):
         return mla_decode(q, key_up, value_up, scale, latents, tables)
-    num_rows, heads, _ = q.shape
-    starts = tables.cu_seqlens.tolist()
-    lengths = [before + starts[b + 1] - starts[b] for b, before in enumerate(context_lens)]
-    size = int(values["segment"])
-    num_segments = triton.cdiv(max(lengths), size)
+    (num_rows, heads, _), (nope, rank), size = q.shape, key_up.shape[1:], int(values["segment"])
+    num_segments = triton.cdiv(max(before + length for length, before in pieces), size)
     shape, wide = (num_segments, num_rows, heads), {"dtype": torch.float32, "device": q.device}
     parts = torch.empty((*shape, value_up.shape[1]), **wide)
     # a segment that a shorter sequence does not have weighs nothing
     sizes = torch.full(shape, -math.inf, **wide)
     up = torch.cat((key_up, value_up), dim=1).flatten(0, 1)
-    for b, length in enumerate(lengths):
-        num_tokens = starts[b + 1] - starts[b]
-        for segment in range(triton.cdiv(length, size) if num_tokens else 0):
+    for b, (length, before) in enumerate(pieces):
+        end = before + length
+        for segment in range(triton.cdiv(end, size) if length else 0):
             begin = segment * size
-            last_page = triton.cdiv(min(begin + size, length), PAGE_SIZE)
+            last_page = triton.cdiv(min(begin + size, end), PAGE_SIZE)
             pages = tables.page_table[b, begin // PAGE_SIZE : last_page]
-            rows = latents[pages.long()].flatten(0, 1)[: length - begin]
-            kv = rows[:, : key_up.shape[2]] @ up.t()
-            place = _Place(b, segment, begin, context_lens[b], num_tokens)
-            _attend_segment(q, kv, rows, parts, sizes, tables, values, scale, place, key_up.shape[1])
+            rows = latents[pages.long()].flatten(0, 1)[: end - begin]
+            place = _Place(b, segment, begin, before, length)
+            kv = rows[:, :rank] @ up.t()
+            _attend_segment(q, kv, rows, parts, sizes, tables, values, scale, place, nope)
     out = torch.empty((num_rows, heads, value_up.shape[1]), dtype=q.dtype, device=q.device)
     joined_kernel[(tables.longest, heads, tables.slots.shape[0])](
         parts, sizes, out, tables.cu_seqlens, num_segments, num_rows, out.stride(1), out.stride(0),
@@ -155,7 +153,8 @@ def _attend_segment(
         q, q.stride(0), q.stride(1), kv, rows, parts, sizes, tables.cu_seqlens, place.sequence,
         scale * math.log2(math.e), q.shape[0], place.segment, place.begin, rows.shape[0], place.context,
         HEADS=heads, NOPE=nope, RANK=rows.shape[1] - shared, SHARED=shared, VALUE=value, BLOCK_M=block_m,
-        BLOCK_N=values["block_n"], BLOCK_K=dot_block(nope), BLOCK_S=dot_block(shared), BLOCK_V=dot_block(value),
+        BLOCK_N=values["block_n"], BLOCK_K=dot_block(nope), BLOCK_S=dot_block(shared),
+        BLOCK_V=dot_block(value),
         PRECISION="ieee" if q.dtype == torch.float32 else "bf16", STAGES=values["num_stages"],
         num_warps=values["num_warps"],
     )  # fmt: skip

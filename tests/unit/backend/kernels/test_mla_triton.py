@@ -47,10 +47,10 @@ def test_prefill_agrees(segment: int) -> None:
     problem = make_problem([40, 1, 0, 70], [0, 200, 3, 100], padding=2)
     chosen = values("mla_prefill", segment=segment, block_m=32, block_n=32, least_tokens=0)
     with pinned.override("mla_prefill", chosen):
-        check_attention(mla_prefill, problem, 1e-5, context_lens=[0, 200, 3, 100])
+        check_attention(mla_prefill, problem, 1e-5, pieces=[(40, 0), (1, 200), (0, 3), (70, 100)])
 
 
 def test_prefill_agrees_in_bf16_and_odd_widths() -> None:
     problem = make_problem([33], [90], dtype=torch.bfloat16, rank=40, shared=6, nope=9, value=12)
     with pinned.override("mla_prefill", values("mla_prefill", block_m=16, block_n=64, least_tokens=0)):
-        check_attention(mla_prefill, problem, 1.5e-2, context_lens=[90])
+        check_attention(mla_prefill, problem, 1.5e-2, pieces=[(33, 90)])
