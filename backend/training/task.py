@@ -24,8 +24,8 @@ FIRST_EDITION = (
     "refuse",
     "chat",
 )
-SECOND_EDITION = ("git", "data", "web", "german", "chinese")
-"""Git; settings files and documents; JavaScript and Go; other languages."""
+SECOND_EDITION = ("git", "data", "web", "recover", "ask", "german", "chinese")
+"""Git; settings files and documents; JavaScript and Go; errors of tools; too little said; other languages."""
 EDITIONS = {"first": FIRST_EDITION, "second": SECOND_EDITION}
 FAMILIES = FIRST_EDITION + SECOND_EDITION
 """The rows of every table about tasks, in this order."""

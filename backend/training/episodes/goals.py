@@ -70,7 +70,16 @@ MODULES = (
     "documenting",
     "carrying",
 )
-SECOND_MODULES = ("gittasks", "settingsfiles", "versions", "sections", "otherlanguages", "web")
+SECOND_MODULES = (
+    "gittasks",
+    "settingsfiles",
+    "versions",
+    "sections",
+    "otherlanguages",
+    "web",
+    "recover",
+    "clarify",
+)
 for _module in MODULES + SECOND_MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")
 
