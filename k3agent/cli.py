@@ -20,7 +20,7 @@ USAGE_ERROR = 2
 COMMANDS = {
     "run": "one prompt to the end, nobody to ask (also: k3agent -p PROMPT)",
     "resume": "an earlier session in the terminal UI; without ID: choose one (-c: the newest here)",
-    "sessions": "list, show, export, fork, uncompact, rm",
+    "sessions": "list, show, export, fork, stop, uncompact, rm",
     "tasks": "list, show: what a session set out to do, how each part stands, what shows it, its cost",
     "undo": "restores files to a step, and says what it will change first",
     "search": "words in earlier sessions of this repository",

@@ -11,17 +11,16 @@ import contextlib
 import json
 import logging
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, Protocol, get_args
 
 from k3agent import codec
 from k3agent.agent.sockets import is_private, peer_uid, socket_path
 from k3agent.errors import K3AgentError
 from k3agent.events import AnyEvent, Decision, DurableEvent
-from k3agent.types import JsonObject
-
-if TYPE_CHECKING:
-    from k3agent.agent.session import Session
+from k3agent.providers.base import ModelInfo
+from k3agent.types import JsonObject, SessionId
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +32,40 @@ LOST_BYTES = 1 << 26
 _DURABLE = get_args(DurableEvent)
 
 
+class Guard(Protocol):
+    @property
+    def status(self) -> str: ...
+
+
+class Heard(Protocol):
+    """A session as its watchers have it. `standing_events`: what one who comes now has to be told first."""
+
+    id: SessionId
+    info: ModelInfo
+    permission_mode: str
+
+    @property
+    def is_running(self) -> bool: ...
+    @property
+    def compacts_at(self) -> int | None: ...
+    @property
+    def sandbox(self) -> Guard: ...
+    @property
+    def standing_events(self) -> Sequence[AnyEvent]: ...
+    def subscribe(self, reader: Callable[[AnyEvent], None], *, is_shown: bool = True) -> None: ...
+    def interrupt(self, reason: str) -> None: ...
+    def steer(self, text: str) -> None: ...
+    def answer(
+        self, call_id: str, decision: Decision, *, arguments: str | None = None, reason: str = ""
+    ) -> None: ...
+    def reply(self, call_id: str, text: str) -> None: ...
+    def allow_rule(self, rule: str) -> None: ...
+
+
 class Broadcast:
     """Lets a session be watched, from `start` to `aclose`."""
 
-    def __init__(self, session: Session, home: Path) -> None:
+    def __init__(self, session: Heard, home: Path) -> None:
         self._session = session
         self._path = socket_path(home, session.id)
         self._server: asyncio.Server | None = None
@@ -59,6 +88,12 @@ class Broadcast:
             return False
         self._session.subscribe(self._event, is_shown=False)
         return True
+
+    def go_over(self, session: Heard) -> None:
+        """From now on it is this one that is watched, under the same id."""
+        self._session = session
+        if self._server is not None:
+            session.subscribe(self._event, is_shown=False)
 
     async def aclose(self) -> None:
         server, self._server = self._server, None
@@ -89,8 +124,8 @@ class Broadcast:
             writer.close()
             return
         writer.write(json.dumps(self._hello()).encode() + b"\n")
-        for question in self._session.open_questions:
-            writer.write(_line(question))
+        for event in self._session.standing_events:
+            writer.write(_line(event))
         self._watchers.add(writer)
         try:
             while line := await reader.readline():

@@ -117,8 +117,12 @@ class Session(SessionView):
     # --- making one ---------------------------------------------------------------------------------------
 
     @classmethod
-    async def create(cls, options: SessionOptions, *, session_id: str | None = None) -> Session:
-        """A new session. Raises ConfigError, StoreError (the id is taken) or what `client.connect` raises."""
+    async def create(
+        cls, options: SessionOptions, *, session_id: str | None = None, lock: SessionLock | None = None
+    ) -> Session:
+        """A new session. `lock`: its own, where it is held already. Raises ConfigError, StoreError (the id is
+        taken) or what `client.connect` raises.
+        """
 
         def begin(store: SessionStore, own: SessionId) -> StoredSession:
             memories = (
@@ -128,26 +132,35 @@ class Session(SessionView):
             store.create(stored)
             return stored
 
-        return await cls._open(options, lambda _: SessionId(session_id or new_session_id()), begin)
+        return await cls._open(options, lambda _: SessionId(session_id or new_session_id()), begin, lock)
 
     @classmethod
-    async def resume(cls, session_id: str, options: SessionOptions) -> Session:
+    async def resume(
+        cls, session_id: str, options: SessionOptions, *, lock: SessionLock | None = None
+    ) -> Session:
         """An earlier session, under the same id, with the prompt and tools it was started with."""
 
         def begin(store: SessionStore, own: SessionId) -> StoredSession:
             return building.mended(store.load(own), options)
 
-        return await cls._open(options, lambda store: store.resolve(session_id), begin)
+        return await cls._open(options, lambda store: store.resolve(session_id), begin, lock)
 
     @classmethod
-    async def fork(cls, session_id: str, options: SessionOptions, *, new_id: str | None = None) -> Session:
+    async def fork(
+        cls,
+        session_id: str,
+        options: SessionOptions,
+        *,
+        new_id: str | None = None,
+        lock: SessionLock | None = None,
+    ) -> Session:
         """A new session that starts from everything that was said in another; that one is not touched."""
 
         def begin(store: SessionStore, own: SessionId) -> StoredSession:
             forked = store.fork(store.resolve(session_id), own, str(options.cwd.resolve()))
             return building.mended(forked, options)
 
-        return await cls._open(options, lambda _: SessionId(new_id or new_session_id()), begin)
+        return await cls._open(options, lambda _: SessionId(new_id or new_session_id()), begin, lock)
 
     @classmethod
     async def _open(
@@ -155,13 +168,14 @@ class Session(SessionView):
         options: SessionOptions,
         find: Callable[[SessionStore], SessionId],
         begin: Callable[[SessionStore, SessionId], StoredSession],
+        held: SessionLock | None,
     ) -> Session:
         """`find` names it, `begin` makes or loads it once its lock is held."""
         await building.prepare(options)
         store = SessionStore(options.home)
         try:
             own = find(store)
-            lock = store.lock(own)
+            lock = held or store.lock(own)
             try:
                 return cls(options, store, lock, begin(store, own))
             except BaseException:
@@ -399,8 +413,8 @@ class Session(SessionView):
         self._approvals.answer(call_id, Answer(decision=decision, arguments=arguments, reason=reason))
 
     @property
-    def open_questions(self) -> Sequence[AnyEvent]:
-        """Questions that wait for a person's answer, in the order in which they were asked."""
+    def standing_events(self) -> Sequence[AnyEvent]:
+        """What who begins to watch now has to be told, too: the questions that wait for a person's answer."""
         return tuple(self._approvals.asked.values())
 
     def reply(self, call_id: str, text: str) -> None:

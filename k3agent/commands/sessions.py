@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from k3agent.agent.sockets import is_heard
 from k3agent.commands.actions import find_action
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
+from k3agent.events import TurnEnded
 from k3agent.export import FORMATS, export_session, row_to_dict
 from k3agent.headless.arguments import Parser
 from k3agent.headless.output import print_foreign
 from k3agent.store.records import SessionRow
 from k3agent.store.sessions import SessionStore
-from k3agent.types import SessionId
+from k3agent.types import JsonObject, SessionId
+
+# How long a run that was asked to stop may take to end in good order.
+STOP_S = 30.0
 
 
 def sessions(argv: Sequence[str]) -> int:
-    """`k3agent sessions list|show|export|fork|uncompact|rm`."""
+    """`k3agent sessions list|show|export|fork|stop|uncompact|rm`."""
     actions = {"list": _list, "show": _show, "export": _export, "fork": _fork}
-    actions.update({"uncompact": _uncompact, "rm": _remove})
+    actions.update({"stop": _stop, "uncompact": _uncompact, "rm": _remove})
     action, rest = find_action("sessions", "earlier sessions", argv, actions)
     store = SessionStore(data_home(os.environ))
     try:
@@ -42,21 +48,21 @@ def _row(store: SessionStore, prefix: str) -> SessionRow:
 
 
 def _list(store: SessionStore, argv: Sequence[str]) -> int:
-    parser = Parser("sessions list", "All sessions, newest first; ● marks those that run now.")
+    about = "All sessions, newest first; ● marks those that run now, ○ those that wait for their time."
+    parser = Parser("sessions list", about)
     parser.add_argument("--json", action="store_true", help="one JSON array")
     parser.add_argument("--here", action="store_true", help="only those of this folder")
     parser.add_argument("--subagents", action="store_true", help="also those of subagents")
     args = parser.parse(argv)
     rows = store.list_sessions(Path.cwd() if args.here else None)
     rows = [row for row in rows if args.subagents or not row.owner]
-    home = data_home(os.environ)
+    home, waiting = data_home(os.environ), store.waiting()
     if args.json:
-        found = [{**row_to_dict(row), "is_running": is_heard(home, row.id)} for row in rows]
+        found = [_as_json(row, is_heard(home, row.id), waiting.get(row.id)) for row in rows]
         print(json.dumps(found, ensure_ascii=False, indent=1))
         return 0
     for row in rows:
-        mark = "● " if is_heard(home, row.id) else ""
-        title = mark + " ".join(row.title.split())[:60]
+        title = _mark(is_heard(home, row.id), waiting.get(row.id)) + " ".join(row.title.split())[:60]
         print(
             f"{row.id}  {row.updated_at:%Y-%m-%d %H:%M}  {row.num_messages:4} messages  {row.model:<14}  "
             f"{title}  ({row.cwd})"
@@ -67,6 +73,68 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
         )
         print(nothing, file=sys.stderr)
     return 0
+
+
+def _as_json(row: SessionRow, is_heard: bool, waits_until: datetime | None) -> JsonObject:
+    until = None if waits_until is None else waits_until.isoformat()
+    return {
+        **row_to_dict(row),
+        "is_running": is_heard and until is None,
+        "is_waiting": is_heard and until is not None,
+        "waits_until": until,
+    }
+
+
+def _mark(is_heard: bool, waits_until: datetime | None) -> str:
+    if waits_until is None:
+        return "● " if is_heard else ""
+    at = f"{waits_until.astimezone():%Y-%m-%d %H:%M}"
+    return f"○ waits until {at}: " if is_heard else f"was to begin at {at}, its process is gone: "
+
+
+def _stop(store: SessionStore, argv: Sequence[str]) -> int:
+    parser = Parser("sessions stop", "Interrupt the run of a session, or cancel one that waits for its time.")
+    parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
+    found = store.resolve(parser.parse(argv).id)
+    home = data_home(os.environ)
+    if not asyncio.run(_interrupt(home, found)):
+        if found in store.waiting():
+            # Its process was killed: what is left of it is the entry in the list.
+            lock = store.lock(found)
+            store.end_waiting(found)
+            lock.release()
+            print(f"{found} was waiting and its process is gone: removed from the list")
+            return 0
+        print(f"no process runs {found}", file=sys.stderr)
+        return 1
+    print(f"stopped {found}")
+    return 0
+
+
+async def _interrupt(home: Path, session_id: str) -> bool:
+    """Have the process that runs it end its turn, and wait for that. Whether there is one."""
+    from k3agent.agent.watched import WatchedSession  # lazy: brings the agent
+
+    session = await WatchedSession.open(home, session_id)
+    if session is None:
+        return False
+    if not session.is_running:
+        await session.aclose()
+        raise StoreError(f"process {session.pid} has {session_id} open, and no turn runs in it")
+    over = asyncio.Event()
+    session.on_over = over.set
+    session.subscribe(lambda event: over.set() if isinstance(event, TurnEnded) else None)
+    session.interrupt("k3agent sessions stop")
+    try:
+        async with asyncio.timeout(STOP_S):
+            await over.wait()
+    except TimeoutError as error:
+        raise StoreError(
+            f"process {session.pid} does not stop within {STOP_S:g} s; end it by its id"
+        ) from error
+    finally:
+        await session.aclose()
+    return True
 
 
 def _show(store: SessionStore, argv: Sequence[str]) -> int:

@@ -38,9 +38,11 @@ def detach(argv: Sequence[str], *, home: Path, environ: Mapping[str, str], sessi
         sys.stderr.write(progress.read_text(encoding="utf-8", errors="replace"))
         return process.returncode
     print(found)
+    is_waiting = _is_waiting(progress)
     print(
-        f"It runs in the background as process {process.pid}.\n"
+        f"It {'waits' if is_waiting else 'runs'} in the background as process {process.pid}.\n"
         f"  watch it, say something into it, interrupt it:  k3agent resume {found}\n"
+        f"  {'cancel it' if is_waiting else 'interrupt it'}:  k3agent sessions stop {found}\n"
         f"  its answer:    {answer}\n"
         f"  its progress:  {progress}",
         file=sys.stderr,
@@ -82,4 +84,10 @@ def _start(
 
 def _has_begun(progress: Path) -> bool:
     """The line about the sandbox is the last before the first model call."""
-    return "\nsandbox: " in progress.read_text(encoding="utf-8", errors="replace")
+    return "\nsandbox: " in progress.read_text(encoding="utf-8", errors="replace") or _is_waiting(progress)
+
+
+def _is_waiting(progress: Path) -> bool:
+    """`--at`: it has been told until when it waits, and no more."""
+    text = progress.read_text(encoding="utf-8", errors="replace")
+    return text.startswith("waiting until ") or "\nwaiting until " in text

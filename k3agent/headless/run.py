@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from k3agent.agent.live import Broadcast
@@ -46,7 +47,8 @@ from k3agent.headless.receipts import RunReceipt
 from k3agent.headless.report import report
 from k3agent.headless.runoptions import RunOptions
 from k3agent.headless.schedule import wait_until
-from k3agent.providers.base import ModelClient
+from k3agent.headless.waiting import Waiting, announce
+from k3agent.providers.base import ModelClient, ModelInfo
 from k3agent.providers.registry import choose_client
 from k3agent.store.sessions import newest_session
 from k3agent.types import ImagePart, JsonObject, Role
@@ -60,6 +62,8 @@ _CLOSE_LIMIT_S = 3.0
 _URGENT_FLUSH_S = 60.0
 _TICK_S = 1.0
 _MAX_SCHEMA_REPAIRS = 2
+# Nobody can be asked: inside the sandbox the model works freely, anything else is denied.
+DEFAULT_MODE = "auto"
 # A second signal after this long ends the process at once.
 _INSISTING_S = 2.0
 
@@ -85,6 +89,8 @@ class HeadlessRun:
     checks: tuple[str, ...] = ()
     started_at: float = field(default_factory=time.monotonic)
     broadcast: Broadcast | None = None
+    waiting: Waiting | None = None
+    cancelled: str = ""
     _loop: asyncio.AbstractEventLoop | None = None
     _task: asyncio.Task[End] | None = None
     _store_home: Path | None = None
@@ -100,7 +106,7 @@ class HeadlessRun:
         try:
             return await self._run()
         except asyncio.CancelledError:
-            cause = "standard output was closed"
+            cause = self.cancelled or "standard output was closed"
             if self.signum is not None:
                 cause = f"signal {signal.Signals(self.signum).name}"
             when = "between two turns" if self.words else "before the work began"
@@ -125,6 +131,8 @@ class HeadlessRun:
             async with asyncio.timeout(_CLOSE_LIMIT_S):
                 if self.session is not None:
                     await self.session.aclose()
+                elif self.waiting is not None:
+                    self.waiting.give_up()
                 # After the lock: who watches may go on with the session at once.
                 if self.broadcast is not None:
                     await self.broadcast.aclose()
@@ -144,12 +152,12 @@ class HeadlessRun:
         prompts = None if options.input_format == "stream-json" else [text async for text in self._prompts()]
         if prompts == [] and not options.goals:
             raise UsageError("no prompt: give one, or `-` to read it from standard input")
+        self.client = choose_client(options.settings, options.environ, options.home, self.progress.line)
         if options.start_at is not None:
-            await wait_until(options.start_at, self.progress.line)
-            self.started_at = time.monotonic()
+            await self._wait(self.client.info, options.start_at)
+            options = self.options
         if options.receipt_file is not None:
             self.paper = await asyncio.to_thread(RunReceipt, options.receipt_file, options.cwd)
-        self.client = choose_client(options.settings, options.environ, options.home, self.progress.line)
         info = self.client.info
         self.progress.line(
             f"k3agent: {info.provider}, {info.model or 'model as the server says'}: {info.why}.", "dim"
@@ -159,14 +167,19 @@ class HeadlessRun:
                 f"{options.settings.untrusted} is not obeyed: trust it with `k3agent config trust`.", "yellow"
             )
         self.session = await self._open_session(self.client)
+        if self.waiting is not None:
+            self.waiting.end()
         keep_checks(self._store_home or options.home, self.session.id, self.checks)
         is_bare = self.session.sandbox.name == "none"
         self.progress.line(f"sandbox: {self.session.sandbox.status}.", "yellow" if is_bare else "dim")
         # All that was loaded stays until the end: it need not be looked through again and again.
         gc.freeze()
         gc.enable()
-        self.broadcast = Broadcast(self.session, self._store_home or options.home)
-        await self.broadcast.start()
+        if self.broadcast is None:
+            self.broadcast = Broadcast(self.session, self._store_home or options.home)
+            await self.broadcast.start()
+        else:
+            self.broadcast.go_over(self.session)
         self.form.started(self._start(self.session))
         self.session.subscribe(self._event)
         ended: TurnEnded | None = await self._goals(self.session, prompts)
@@ -181,6 +194,21 @@ class HeadlessRun:
         if ended.outcome is TurnOutcome.SUCCESS and self.schema is not None:
             return await self._structured_end(self.session, ended)
         return self._turn_end(self.session, ended)
+
+    async def _wait(self, info: ModelInfo, start: datetime) -> None:
+        """Until it is time. Meanwhile the session is there to be listed, watched and cancelled."""
+        if not self.options.is_ephemeral:
+            mode = self.options.settings.permission_mode or DEFAULT_MODE
+            self.options, self.waiting = await announce(self.options, info, mode, start, self._cancel)
+            self.broadcast = self.waiting.broadcast
+        await wait_until(start, self.progress.line)
+        self.started_at = time.monotonic()
+
+    def _cancel(self, reason: str) -> None:
+        """Whoever watches a run that waits does not want it any more."""
+        self.cancelled = reason
+        if self._task is not None and self.session is None:
+            self._task.cancel()
 
     async def _goals(self, session: Session, prompts: Sequence[str | None] | None) -> TurnEnded | None:
         """Work for what the command line names, or what an earlier run has left of it. None: no goals."""
@@ -234,16 +262,17 @@ class HeadlessRun:
         found = options.resume_id
         if options.continues_newest:
             found = newest_session(session_options.home, options.cwd)
+        lock = None if self.waiting is None else self.waiting.lock
         if found is None:
-            return await Session.create(session_options, session_id=options.session_id)
+            return await Session.create(session_options, session_id=options.session_id, lock=lock)
         if options.is_unfinished_work:
             self.checks = self.checks or kept_checks(session_options.home, found)
             session_options = dataclasses.replace(session_options, checks=self.checks)
             if has_open_goals(session_options.home, found):
                 session_options = for_goals(session_options, options.settings)
         if options.forks:
-            return await Session.fork(found, session_options, new_id=options.session_id)
-        return await Session.resume(found, session_options)
+            return await Session.fork(found, session_options, new_id=options.session_id, lock=lock)
+        return await Session.resume(found, session_options, lock=lock)
 
     def _session_options(self, client: ModelClient) -> SessionOptions:
         options, settings = self.options, self.options.settings
@@ -256,8 +285,7 @@ class HeadlessRun:
             client=client,
             home=home,
             environ=options.environ,
-            # Nobody can be asked: inside the sandbox the model works freely, anything else is denied.
-            default_mode="auto",
+            default_mode=DEFAULT_MODE,
             extra_dirs=options.extra_dirs,
         )
         told = for_goals(told, options.settings) if options.goals else told

@@ -12,6 +12,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from k3agent import codec
@@ -26,6 +27,8 @@ from k3agent.types import JsonObject, Message, MessageId, SessionId, ToolSpec
 
 # The session whose subagent a row of `sessions s` is; a row that cannot be read is nobody's.
 OWNER = "CASE WHEN json_valid(s.meta) THEN json_extract(s.meta, '$.task.parent') END"
+# The kind of task that is a run which begins later, and its state where the session does not exist yet.
+WAITING, NEW = "waiting", "new"
 # Deleted together with a session; the order does not matter.
 TABLES = (
     "messages",
@@ -55,7 +58,39 @@ class SessionStore(SnapshotRows, MemoryRows):
         with transaction(self._db) as db:
             self._insert_session(db, session)
 
+    def begin_waiting(self, session: StoredSession, until: datetime) -> None:
+        """A run of this session begins later. One that is not there yet gets a row, to be found by."""
+        with transaction(self._db) as db:
+            self._end_waiting(db, session.id)
+            is_new = not self.exists(session.id)
+            if is_new:
+                self._insert_session(db, session)
+            db.execute(
+                "INSERT INTO tasks (session_id, position, kind, text, state, data, updated_at) VALUES"
+                " (?, 0, ?, ?, ?, '{}', ?)",
+                (session.id, WAITING, until.isoformat(), NEW if is_new else "", now().isoformat()),
+            )
+
+    def end_waiting(self, session_id: SessionId) -> None:
+        """It begins, or never will: a row that `begin_waiting` made is gone again."""
+        with transaction(self._db) as db:
+            self._end_waiting(db, session_id)
+
+    def _end_waiting(self, db: sqlite3.Connection, session_id: SessionId) -> None:
+        db.execute(
+            "DELETE FROM sessions WHERE id = ? AND id IN (SELECT session_id FROM tasks WHERE kind = ? AND"
+            " state = ?)",
+            (session_id, WAITING, NEW),
+        )
+        db.execute("DELETE FROM tasks WHERE session_id = ? AND kind = ?", (session_id, WAITING))
+
+    def waiting(self) -> dict[SessionId, datetime]:
+        """Until when runs wait, or waited before their process was killed."""
+        rows = self._all("SELECT session_id, text FROM tasks WHERE kind = ?", (WAITING,))
+        return {SessionId(row[0]): stored_time(row[1]) for row in rows}
+
     def _insert_session(self, db: sqlite3.Connection, session: StoredSession) -> None:
+        self._end_waiting(db, session.id)
         at = now().isoformat()
         try:
             db.execute(
@@ -233,8 +268,10 @@ class SessionStore(SnapshotRows, MemoryRows):
                     f" WHERE session_id = ?",
                     (new_id, source_id),
                 )
-            # The subagents stay with the session that started them.
-            db.execute("DELETE FROM tasks WHERE session_id = ? AND kind = 'subagent'", (new_id,))
+            # The subagents stay with the session that started them, and so does what waits.
+            db.execute(
+                "DELETE FROM tasks WHERE session_id = ? AND kind IN ('subagent', ?)", (new_id, WAITING)
+            )
         return forked
 
     def rename(self, session_id: SessionId, title: str) -> None:

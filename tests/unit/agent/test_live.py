@@ -44,7 +44,7 @@ async def test_who_comes_late_sees_the_question_that_is_open_and_may_answer_it(t
     assert "touch made" in question.summary
     watched.answer(question.call_id, Decision.ALLOW)
     assert (await turn).outcome is TurnOutcome.SUCCESS
-    assert not run.session.open_questions
+    assert not run.session.standing_events
     # Who comes now is asked nothing.
     second = await WatchedSession.open(tmp_path / "home", run.session.id)
     assert second is not None
