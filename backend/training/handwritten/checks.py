@@ -91,8 +91,8 @@ def renamed(old: str, new: str) -> Check:
     return check
 
 
-def contains(name: str, *lines: str, keep: bool = True) -> Check:
-    """The file has every given line (stripped) and, with `keep`, all lines it had; other files are as before."""
+def contains(name: str, *lines: str, keep: bool = True, others: tuple[str, ...] = ()) -> Check:
+    """The file has every given line (stripped) and, with `keep`, all lines it had; files but `others` are as before."""
 
     def check(folder: Path, answers: list[str], before: Mapping[str, str]) -> str | None:
         have = [line.strip() for line in text_of(folder, name).splitlines()]
@@ -104,7 +104,7 @@ def contains(name: str, *lines: str, keep: bool = True) -> Check:
         ]
         if keep and lost:
             return f"{name} lost {lost}"
-        return unchanged(folder, before, but=(name,))
+        return unchanged(folder, before, but=(name, *others))
 
     return check
 

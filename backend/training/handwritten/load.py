@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from k3agent.backend.training.handwritten import repairs, tasks
-from k3agent.backend.training.handwritten.checks import Check, snapshot
+from k3agent.backend.training.handwritten import layered, repairs, tasks
+from k3agent.backend.training.handwritten.checks import Check, all_of, snapshot, tests_pass
 from k3agent.backend.training.handwritten.projects import PROJECTS
 
 
@@ -51,4 +51,21 @@ def load_tasks() -> list[HandwrittenTask]:
     for number, (project, name, old, new, prompt) in enumerate(repairs.BUGS, 1):
         check = repairs.bug_check(project, name)
         loaded.append(HandwrittenTask(f"b{number:03}-fix", "fix", project, [prompt], check, (name, old, new)))
+    return [*loaded, *_layered()]
+
+
+def _layered() -> list[HandwrittenTask]:
+    """The tasks on projects in layers, some with a check that fails after the work."""
+    loaded = [
+        HandwrittenTask(f"l{number:03}-{family}", family, project, [prompt], check)
+        for number, (family, project, prompt, check) in enumerate(layered.LAYERED, 1)
+    ]
+    for number, (project, name, old, new, prompt) in enumerate(layered.LAYERED_BUGS, 1):
+        patch = (name, old, new)
+        loaded.append(HandwrittenTask(f"m{number:03}-fix", "fix", project, [prompt], tests_pass(name), patch))
+    for number, (project, name, old, new, prompt, command, check, files) in enumerate(layered.CHECKED, 1):
+        whole = all_of(tests_pass(*files), check)
+        patch = (name, old, new)
+        task = HandwrittenTask(f"c{number:03}-fix", "fix", project, [prompt], whole, patch, checks=(command,))
+        loaded.append(task)
     return loaded

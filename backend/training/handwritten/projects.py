@@ -1,10 +1,11 @@
-"""Six small projects that people could have written: the ground of the hand-written tasks. Nobody trains on them.
+"""Nine small projects that people could have written: the ground of the hand-written tasks. Nobody trains on them.
 
 A project is a dict from path to text; `apply` puts a variant (a seeded bug, say) over it.
 """
 
 from __future__ import annotations
 
+from k3agent.backend.training.handwritten.projects_layered import BILLING, LENDING, SENSORS
 from k3agent.backend.training.handwritten.projects_tested import BANK, TEXTKIT
 
 INVENTORY = {
@@ -312,4 +313,7 @@ PROJECTS = {
     "shop": SHOP_JS,
     "bank": BANK,
     "textkit": TEXTKIT,
+    "billing": BILLING,
+    "lending": LENDING,
+    "sensors": SENSORS,
 }

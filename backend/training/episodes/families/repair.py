@@ -306,9 +306,9 @@ def fix_test_named(ctx: Setting) -> Plan | None:
 def _beginning(ctx: Setting, name: str, tests: str) -> str:
     """The first words of a test's name, where no other test has them as its whole name."""
     parts = name.split("_")
-    if len(parts) < 4:
+    if len(parts) < 3:
         return name
-    short = "_".join(parts[: ctx.rng.randint(3, len(parts) - 1)])
+    short = "_".join(parts[: ctx.rng.randint(2, len(parts) - 1)])
     return name if f"def {short}(" in tests else short
 
 

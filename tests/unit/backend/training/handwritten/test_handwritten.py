@@ -11,20 +11,30 @@ import pytest
 from k3agent.backend.training.episodes.zygote import Zygote
 from k3agent.backend.training.handwritten import checks, load_tasks
 from k3agent.backend.training.handwritten.load import HandwrittenTask
-from k3agent.backend.training.task import FAMILIES
+from k3agent.backend.training.task import FAMILIES, FIRST_EDITION
 
 PYTEST = [sys.executable, "-B", "-m", "pytest"]
 TASKS = load_tasks()
-FIXES = [task for task in TASKS if task.patch]
+FIXES = [task for task in TASKS if task.patch and not task.checks]
+CHECKED = [task for task in TASKS if task.checks]
+SOLUTIONS = {
+    "c001-fix": [("billing/rates.py", "REMINDER_DAYS = 14", "REMINDER_DAYS = 21")],
+    "c002-fix": [
+        ("lending/fines.py", "fine_for", "late_fee"),
+        ("test_catalogue.py", "fine_for", "late_fee"),
+    ],
+    "c003-fix": [("data/2024-readings.csv", "-4.0,1.9\n", "-4.0,1.9\n2024-01-03,-2.2,4.0\n")],
+}
+"""The small tasks that come before the checks, done."""
 EDITS = [
     task for task in TASKS if task.family in {"setvalue", "rename", "replace", "addline", "addfunc", "create"}
 ]
 
 
-def test_there_are_a_hundred_over_all_families():
-    assert len(TASKS) >= 100
+def test_there_are_enough_over_all_families():
+    assert len(TASKS) >= 150
     assert len({task.name for task in TASKS}) == len(TASKS)
-    assert {task.family for task in TASKS} == set(FAMILIES)
+    assert set(FIRST_EDITION) <= {task.family for task in TASKS} <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("task", EDITS, ids=lambda task: task.name)
@@ -86,3 +96,23 @@ def test_bug_breaks_the_tests_and_repair_is_accepted(
 def test_one_bug_with_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     breaks_and_mends(FIXES[0], tmp_path, subprocess.run)
+
+
+@pytest.mark.parametrize("task", CHECKED, ids=lambda task: task.name)
+def test_a_check_fails_and_only_both_repair_and_task_are_accepted(
+    task: HandwrittenTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    task.build(tmp_path)
+    assert task.patch is not None
+    command = [sys.executable, *task.checks[0].split()[1:]]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 1
+    for name, old, new in SOLUTIONS[task.name]:
+        path = tmp_path / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+    assert task.check(tmp_path, ["Done."]) is not None
+    name, old, new = task.patch
+    path = tmp_path / name
+    path.write_text(path.read_text().replace(new, old, 1))
+    assert task.check(tmp_path, ["Fixed."]) is None
