@@ -158,6 +158,13 @@ def _add_engine_flags(group: "argparse._ArgumentGroup") -> None:
         help="guess what follows from the text itself (default: auto)",
     )
     add(
+        "--kernels",
+        choices=["auto", "triton", "reference"],
+        default="auto",
+        help="who computes: PyTorch (reference) or Triton; auto: on a GPU Triton where it was measured to be"
+        " faster (default: auto)",
+    )
+    add(
         "--graphs",
         choices=["auto", "off", "padded"],
         default="auto",

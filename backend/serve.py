@@ -89,6 +89,7 @@ def _settings(args: argparse.Namespace, folder: Path, disk: DiskCache | None) ->
         disk_cache_dir=str(disk.prefixes_dir) if disk else None,
         disk_cache_bytes=args.disk_cache_bytes,
         speculation=args.speculation,
+        kernels=args.kernels,
         graphs=args.graphs,
         compile_cache_dir=str(kernels_folder()) if args.device.startswith("cuda") else None,
         tensor_parallel=args.tp,

@@ -189,7 +189,12 @@ class Engine:
         disk = None
         if settings.disk_cache_dir is not None:
             name = fingerprint(
-                settings.model_dir, runner.model.dtype, runner.device, self._chunk, layout_of(settings)
+                settings.model_dir,
+                runner.model.dtype,
+                runner.device,
+                self._chunk,
+                layout_of(settings),
+                runner.model.kernels_identity,
             )
             disk = DiskTier(settings.disk_cache_dir, name, settings.disk_cache_bytes)
         if host is not None or disk is not None:

@@ -16,16 +16,21 @@ _SAMPLE_BYTES = 1 << 20
 
 
 def fingerprint(
-    model_dir: str | Path, dtype: torch.dtype, device: torch.device, grid: int, layout: str
+    model_dir: str | Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    grid: int,
+    layout: str,
+    kernels: str = "reference",
 ) -> str:
-    """`layout` says how ranks share the model: sums of other parts round in other ways."""
+    """`layout` says how ranks share the model: other sums round in other ways. So do other `kernels`."""
     digest = hashlib.blake2b(digest_size=16)
     folder = Path(model_dir)
     files = [folder / name for name in ("config.json", "preprocessor_config.json")]
     for file in [*files, *sorted(folder.glob("*.safetensors"))]:
         if file.is_file():
             _add(digest, file)
-    parts = [__version__, torch.__version__, str(dtype), _kind_of(device), f"grid{grid}", layout]
+    parts = [__version__, torch.__version__, str(dtype), _kind_of(device), f"grid{grid}", layout, kernels]
     return " ".join([digest.hexdigest(), *parts])
 
 

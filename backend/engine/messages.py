@@ -53,6 +53,11 @@ Graphs = Literal["auto", "off", "padded"]
 same shapes elsewhere, too, without capture."""
 
 
+Kernels = Literal["auto", "triton", "reference"]
+"""Who computes: `reference`: PyTorch; `triton`: Triton wherever it has the operation; `auto`: on a GPU Triton
+where it was measured to be faster."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """How the engine process is set up. Sizes in bytes and tokens; None: chosen from model and device."""
@@ -76,6 +81,7 @@ class EngineSettings:
     disk_cache_dir: str | None = None
     disk_cache_bytes: int = 4 << 30
     speculation: Speculation = "auto"
+    kernels: Kernels = "auto"
     graphs: Graphs = "auto"
     compile_cache_dir: str | None = None
     """Where compiled kernels are kept; None: where Triton puts them."""

@@ -206,6 +206,7 @@ def load_part(settings: EngineSettings, shard: Shard) -> K3ForCausalLM:
         packed_experts=False if is_small else None,
         shard=shard,
         vision=shard.rank == 0,
+        kernels=settings.kernels,
     )
 
 

@@ -7,6 +7,7 @@ Triton are known by name and imported when one is chosen: Triton is optional.
 
 import importlib
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -118,6 +119,15 @@ def load_triton(op: str) -> Kernel:
         raise BackendError(
             f"Triton cannot be used ({error}). Install it, or use --kernels reference."
         ) from error
+
+
+def identity(kernels: str, device: torch.device) -> str:
+    """What the rounding of a model depends on besides the device: which operations Triton does, in which
+    version."""
+    if kernels == REFERENCE or not runs_triton(device):
+        return REFERENCE
+    ops = [op for op in in_triton() if choose(op, kernels, device) is not get(op)]
+    return f"triton {version('triton')} {' '.join(ops)}" if ops else REFERENCE
 
 
 def choose(op: str, kernels: str, device: torch.device | str, default: str = REFERENCE) -> Kernel:

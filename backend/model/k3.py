@@ -212,12 +212,20 @@ class K3ForCausalLM(nn.Module):
         for module in self.modules():
             if isinstance(module, KDA):
                 module.finish_loading()
-        # what is kept in fp64 is there to compare with
-        kernels = registry.REFERENCE if self.dtype == torch.float64 else self._kernels
         for module in self._accelerated():
-            module.choose_kernels(kernels, self.device)
+            module.choose_kernels(self._kernels_used, self.device)
         if self.shard.world == 1 and supports(self.dtype, self.device, self._packed_experts):
             self._single = self._single_path()
+
+    @property
+    def kernels_identity(self) -> str:
+        """Names the kernels that do the work: others round in other ways."""
+        return registry.identity(self._kernels_used, self.device)
+
+    @property
+    def _kernels_used(self) -> str:
+        # what is kept in fp64 is there to compare with
+        return registry.REFERENCE if self.dtype == torch.float64 else self._kernels
 
     @property
     def is_capturable(self) -> bool:

@@ -42,7 +42,8 @@ def test_it_is_the_same_for_the_same(folder: Path) -> None:
 def test_settings_count(folder: Path) -> None:
     names = {name(folder), name(folder, grid=64), name(folder, layout="tp2ep1")}
     names.add(name(folder, dtype="float64"))
-    assert len(names) == 4
+    names.add(fingerprint(folder, torch.float32, torch.device("cpu"), 512, "tp1ep1", "triton 3.6.0 route"))
+    assert len(names) == 5
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json", "more.safetensors"])
