@@ -117,6 +117,11 @@ class Runner:
             self._ranks.close()
 
     @property
+    def has_graphs(self) -> bool:
+        """Do short passes run as CUDA graphs?"""
+        return self._static is not None and self._static.captures
+
+    @property
     def weights_bytes(self) -> int:
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
@@ -231,7 +236,7 @@ def speculates(settings: EngineSettings, config: ModelConfig) -> bool:
 
 def has_static_steps(settings: EngineSettings, model: K3ForCausalLM) -> bool:
     """Do short passes run padded to fixed shapes? Where a graph can hold them, or when told."""
-    if model.shard.world > 1:
+    if not model.shard.comm.is_capturable:
         return False
     if settings.graphs == "auto":
         return model.device.type == "cuda" and model.is_capturable

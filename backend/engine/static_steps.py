@@ -74,7 +74,7 @@ class StaticSteps:
         self._model, self._cache, self._scratch = model, cache, scratch
         self._device = model.device
         self._num_pages = -(-max_model_len // PAGE_SIZE)
-        self._captures = self._device.type == "cuda" and model.is_capturable
+        self.captures = self._device.type == "cuda" and model.is_capturable
         self._pool: Any = None
         most = next((n for n in DECODE_SIZES if n >= max_running), DECODE_SIZES[-1])
         self._decodes = [Shape(n, n, 1) for n in DECODE_SIZES if n <= most]
@@ -109,7 +109,7 @@ class StaticSteps:
         step = self._steps.get(shape)
         if step is None:
             step = StaticStep(shape, self._model, self._cache, self._scratch, self._num_pages)
-            if self._captures:
+            if self.captures:
                 self._pool = step.capture(self._pool)
             self._steps[shape] = step
         return step

@@ -230,7 +230,8 @@ class K3ForCausalLM(nn.Module):
     @property
     def is_capturable(self) -> bool:
         """Can a graph hold a step that comes with tables? Decided by the kernels of its layers."""
-        return self.shard.world == 1 and all(module.is_capturable for module in self._accelerated())
+        modules = self._accelerated()
+        return self.shard.comm.is_capturable and all(module.is_capturable for module in modules)
 
     def _accelerated(self) -> Iterator[Accelerated]:
         return (module for module in self.model.modules() if isinstance(module, Accelerated))

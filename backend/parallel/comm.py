@@ -19,6 +19,11 @@ class Comm(Protocol):
     @property
     def world(self) -> int: ...
 
+    @property
+    def is_capturable(self) -> bool:
+        """Can a CUDA graph of this rank alone hold the exchanges?"""
+        ...
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum over all ranks; may write into `x`."""
         ...
@@ -38,6 +43,7 @@ class SoloComm:
 
     rank: int = 0
     world: int = 1
+    is_capturable: bool = True
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x
@@ -55,6 +61,8 @@ class GroupComm:
     A collective that breaks off raises PeerLostError: which rank is to blame, only the one who watches the
     processes can say.
     """
+
+    is_capturable = False
 
     def __init__(self, group: ProcessGroup | None = None, device: torch.device | None = None) -> None:
         self._rank, self._world = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)

@@ -1,0 +1,106 @@
+"""What transformers, with the kernels of fla where these are installed, needs for the same as a stand-in."""
+
+import copy
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from k3agent.backend.bench import standins
+from k3agent.backend.bench.standin_runs import Plan, Tell
+
+
+def measure(name: str, plan: Plan, device: str, parts: Sequence[str], tell: Tell) -> dict[str, float]:
+    """Its figures, by the names of ours; none where it has no such model or is not installed."""
+    standin = standins.find(name)
+    if standin.is_packed or importlib.util.find_spec("transformers") is None:
+        return {}
+    import transformers  # pyright: ignore[reportMissingImports]  # an optional peer
+
+    if not hasattr(transformers, "KimiLinearForCausalLM"):
+        tell("this transformers has no Kimi-Linear")
+        return {}
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    model = _build(transformers, standin, torch.device(device))
+    peer = Peer(model, torch.device(device), plan, tell)
+    makers = {"first": peer.first_tokens, "prefill": peer.prefills, "decode": peer.decodes}
+    found: dict[str, float] = {}
+    for part in parts:
+        if part in makers:
+            makers[part](found)
+    return found
+
+
+def _build(transformers: Any, standin: standins.Standin, device: torch.device) -> Any:
+    config = transformers.KimiLinearConfig(**standin.raw())
+    with torch.device("meta"):
+        model = transformers.KimiLinearForCausalLM(config).to(torch.bfloat16)
+    model = model.to_empty(device=device).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            columns = parameter.shape[-1] if parameter.dim() > 1 else 1
+            parameter.normal_(std=columns**-0.5)
+        for buffer in model.buffers():
+            buffer.zero_()
+    return model
+
+
+class Peer:
+    """One model of transformers."""
+
+    def __init__(self, model: Any, device: torch.device, plan: Plan, tell: Tell) -> None:
+        self._model, self._device, self._plan, self._tell = model, device, plan, tell
+        self._vocab_size: int = model.config.vocab_size
+
+    def first_tokens(self, found: dict[str, float]) -> None:
+        """Cold, and behind a prefix whose cache is copied before each try, outside of the time."""
+        plan = self._plan
+        cold = [self._timed(lambda: self._run(self._ids(1, plan.context))) for _ in range(plan.cold_repeats)]
+        self._note(found, f"cold TTFT, {plan.context} tokens", statistics.median(cold) * 1e3)
+        prefix = self._run(self._ids(1, plan.context))
+        for suffix in plan.suffixes:
+            times = []
+            for _ in range(plan.repeats):
+                cache, ids = copy.deepcopy(prefix), self._ids(1, suffix)
+                times.append(self._timed(lambda ids=ids, cache=cache: self._run(ids, cache)))
+            self._note(found, f"warm TTFT, {plan.context} + {suffix}", statistics.median(times) * 1e3)
+
+    def prefills(self, found: dict[str, float]) -> None:
+        for length in self._plan.prefills:
+            self._run(self._ids(1, length))
+            times = [self._timed(lambda n=length: self._run(self._ids(1, n))) for _ in range(3)]
+            self._note(found, f"prefill {length}", length / statistics.median(times))
+
+    def decodes(self, found: dict[str, float]) -> None:
+        for users in self._plan.users:
+            cache = self._run(self._ids(users, self._plan.decode_context))
+            times = []
+            for _ in range(min(self._plan.decode_tokens, 24)):
+                ids = self._ids(users, 1)
+                times.append(self._timed(lambda ids=ids, cache=cache: self._run(ids, cache)))
+            self._note(found, f"decode B={users}", users / statistics.median(times[len(times) // 4 :]))
+
+    def _ids(self, users: int, length: int) -> Any:
+        return torch.randint(3, self._vocab_size, (users, length), device=self._device)
+
+    @torch.inference_mode()
+    def _run(self, ids: Any, cache: Any = None) -> Any:
+        """One pass, its tokens taken to the host; returns the cache."""
+        out = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        out.logits[:, -1].argmax(-1).tolist()
+        return out.past_key_values
+
+    def _timed(self, call: Callable[[], Any]) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        begun = time.perf_counter()
+        call()
+        return time.perf_counter() - begun
+
+    def _note(self, found: dict[str, float], name: str, value: float) -> None:
+        self._tell(f"transformers: {name}: {value:.1f}")
+        found[name] = value

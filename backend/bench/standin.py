@@ -1,0 +1,194 @@
+"""Measures a model of random weights and real shape: `python -m k3agent.backend.bench.standin NAME`.
+
+Time to the first token cold and behind a cached prefix, prefill, decode, what checkpoints cost, and resumes
+compared bit by bit with cold runs; each beside its floor and, where transformers and fla are installed,
+beside theirs. JSON and Markdown.
+"""
+
+import argparse
+import gc
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from k3agent.backend.bench import peers, standins
+from k3agent.backend.bench.floors import Floors
+from k3agent.backend.bench.standin_runs import (
+    Figure,
+    Plan,
+    Session,
+    checkpoints,
+    decodes,
+    exactness,
+    first_tokens,
+    prefills,
+)
+from k3agent.backend.cli import byte_size
+from k3agent.backend.disk_cache import kernels_folder
+from k3agent.backend.engine.messages import EngineSettings
+from k3agent.backend.engine.runner import Runner
+from k3agent.backend.errors import BackendError
+from k3agent.backend.kernels.bench import Ceiling, ceiling_of, environment
+from k3agent.backend.kernels.gpu import gpu_name
+from k3agent.backend.kernels.registry import CHOICES
+
+PARTS = ("first", "prefill", "decode", "checkpoint", "exact")
+TARGETS = {
+    "kimi-linear": {
+        "cold": 2400.0,
+        "warm+64": 30.0,
+        "warm+512": 45.0,
+        "warm+2048": 90.0,
+        "prefill": 35_000.0,
+        "decode1": 200.0,
+        "decode8": 700.0,
+        "decode32": 1300.0,
+    }
+}
+"""By stand-in, as serving a model on one H200 ought to be: milliseconds and tokens a second."""
+TINY = Plan(
+    context=256,
+    suffixes=(5, 64),
+    prefills=(64, 200),
+    users=(1, 3),
+    decode_context=70,
+    decode_tokens=8,
+    repeats=2,
+    cold_repeats=1,
+    exact_points=3,
+    exact_length=300,
+)
+_NO_GPU = Ceiling(50e9, 200e9)
+"""Where nothing is known of the device: floors are then of no meaning, but the same code runs."""
+
+
+def figures(session: Session, plan: Plan, floors: Floors, parts: Sequence[str]) -> Iterator[Figure]:
+    """Everything that is asked for, one after the other."""
+    makers: dict[str, Callable[[], Iterator[Figure]]] = {
+        "first": lambda: first_tokens(session, plan, floors, tell),
+        "prefill": lambda: prefills(session, plan, floors, tell),
+        "decode": lambda: decodes(session, plan, floors, tell),
+        "checkpoint": lambda: checkpoints(session, plan, tell),
+        "exact": lambda: exactness(session, plan, tell),
+    }
+    for part in parts:
+        yield from makers[part]()
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def make_session(options: argparse.Namespace, folder: str) -> tuple[Session, Floors]:
+    """The model on the device, warm."""
+    device = torch.device(options.device)
+    standin = standins.find(options.name)
+    torch.manual_seed(0)
+    begun = time.perf_counter()
+    model = standins.build(standin, device, kernels=options.kernels)
+    tell(f"{standin.title}: drawn in {time.perf_counter() - begun:.1f} s")
+    settings = EngineSettings(
+        model_dir=folder,
+        device=str(device),
+        cache_bytes=options.cache_bytes,
+        max_model_len=options.max_model_len,
+        max_running=max(options.plan.users),
+        graphs=options.graphs,
+        speculation="off",
+    )
+    runner = Runner(model, settings)
+    begun = time.perf_counter()
+    runner.prepare(lambda done, count, what: tell(f"warming up, {done} of {count}: {what}") if what else None)
+    session = Session(runner, options.chunk)
+    # compiles what passes of a whole chunk need
+    session.first_token_s(session.draw(2 * options.chunk + 1), keep=True)
+    session.cache.clear()
+    tell(f"warm after {time.perf_counter() - begun:.1f} s; graphs: {runner.has_graphs}")
+    targets = TARGETS.get(standin.name, {})
+    return session, Floors.of(model, ceiling_of(gpu_name(device)) or _NO_GPU, targets)
+
+
+def markdown(title: str, rows: Sequence[Figure], others: dict[str, float], versions: dict[str, str]) -> str:
+    """The table of one stand-in."""
+    lines = [f"### {title}", "", ", ".join(f"{name} {value}" for name, value in versions.items()), ""]
+    lines += ["| what | k3agent | floor | transformers + fla | target |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        cells = [f"{row.value:.4g} {row.unit}"]
+        for number in (row.floor, others.get(row.name), row.target):
+            cells.append("" if number is None else f"{number:.4g}")
+        lines.append(f"| {row.name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m k3agent.backend.bench.standin", description=__doc__)
+    add = made.add_argument
+    add("name", choices=list(standins.STANDINS))
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--kernels", choices=CHOICES, default="auto")
+    add("--graphs", choices=["auto", "off", "padded"], default="auto")
+    add("--chunk", type=int, default=2048, help="tokens of a prefill pass, and the grid (default: 2048)")
+    add("--parts", default=",".join(PARTS), help=f"what to measure (default: {','.join(PARTS)})")
+    add("--points", type=int, help="random points of the exactness check (default: 100)")
+    add("--repeats", type=int, help="of each warm measurement (default: 20)")
+    add("--context", type=int, help="tokens of the cached prefix (default: 65536)")
+    add("--cache-bytes", type=byte_size, help="for pages and states (default: what is free)")
+    add("--max-model-len", type=int, default=131072)
+    add("--no-peers", action="store_true", help="only k3agent")
+    add("--json", type=Path, help="write the figures here")
+    add("--markdown", type=Path, help="write the table here")
+    return made
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    plan = TINY if options.name.startswith("tiny") else Plan()
+    given = {"exact_points": options.points, "repeats": options.repeats, "context": options.context}
+    return replace(plan, **{name: value for name, value in given.items() if value is not None})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 1 when resumes were not exact, 2 for what cannot be run."""
+    logging.basicConfig(level=logging.WARNING)
+    options = parser().parse_args(argv)
+    parts = options.parts.split(",")
+    if unknown := [part for part in parts if part not in PARTS]:
+        print(f"--parts {','.join(unknown)}: known are {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    options.plan = _plan(options)
+    os.environ.setdefault("TRITON_CACHE_DIR", str(kernels_folder()))
+    rows: list[Figure] = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            session, floors = make_session(options, folder)
+            rows.extend(figures(session, options.plan, floors, parts))
+            del session, floors
+    except BackendError as error:
+        print(f"standin {options.name}: {error}", file=sys.stderr)
+        return 2
+    gc.collect()
+    others = (
+        {} if options.no_peers else peers.measure(options.name, options.plan, options.device, parts, tell)
+    )
+    standin, versions = standins.find(options.name), environment(torch.device(options.device))
+    versions |= {"kernels": options.kernels, "chunk": str(options.chunk)}
+    table = markdown(standin.title, rows, others, versions)
+    print(table)
+    if options.markdown:
+        options.markdown.write_text(table)
+    if options.json:
+        content = {"environment": versions, "figures": [asdict(row) for row in rows], "peers": others}
+        options.json.write_text(json.dumps(content, indent=1))
+    is_exact = all(row.value == row.target for row in rows if row.name.startswith("bitwise"))
+    return 0 if is_exact else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
