@@ -42,8 +42,9 @@ check: $(STAMP)
 e2e: $(STAMP)
 	$(BIN)/pytest tests/e2e
 
+# All that a GPU has to show, into docs/performance.md; says so where there is none. Parts: make gpu PARTS=tests,kernels
 gpu: $(STAMP)
-	$(BIN)/pytest tests/gpu -m gpu
+	$(BIN)/python -m k3agent.backend.bench.gpu $(if $(PARTS),--parts $(PARTS))
 
 # The long proofs: kills, failing disks, power cuts, writers at once, 10,000 turns; an hour. The short versions are tests.
 soak: $(STAMP)

@@ -6,8 +6,8 @@ zygote and everything
 else in a real shell.
 """
 
-import json
 import asyncio
+import json
 import os
 import re
 import shlex
