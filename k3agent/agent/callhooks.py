@@ -30,16 +30,21 @@ class Call:
     cwd: Path
 
     @property
+    def name(self) -> str:
+        """A foreign tool's own name, whichever way it is called."""
+        return self.access.calls or self.tool
+
+    @property
     def told(self) -> JsonObject:
         told = input_of(self.tool, self.args.model_dump(mode="json"), self.access.writes, self.cwd)
-        return {"tool_name": names_of(self.tool)[0], "tool_input": told, "tool_use_id": self.id}
+        return {"tool_name": names_of(self.name)[0], "tool_input": told, "tool_use_id": self.id}
 
 
 async def before_call(hooks: Hooks, call: Call) -> tuple[Outcome, JsonObject | None]:
     """(what the hooks say, the arguments that they want instead)"""
     if not hooks.has(BEFORE):
         return Outcome(), None
-    outcome = await hooks.run(BEFORE, names_of(call.tool), k3agent_tool=call.tool, **call.told)
+    outcome = await hooks.run(BEFORE, names_of(call.name), k3agent_tool=call.tool, **call.told)
     if outcome.updated_input is None:
         return outcome, None
     before = call.args.model_dump(mode="json")
@@ -80,7 +85,7 @@ async def after_call(hooks: Hooks, call: Call, text: str, files: tuple[str, ...]
         response["stdout"] = shown
     failure = {"error": shown} if is_error else {}
     outcome = await hooks.run(
-        event, names_of(call.tool), k3agent_tool=call.tool, tool_response=response, **failure, **told
+        event, names_of(call.name), k3agent_tool=call.tool, tool_response=response, **failure, **told
     )
     if outcome.is_denial:
         hooks.note(event, outcome, call.tool, call.id)

@@ -2,7 +2,8 @@
 
 A call that never started, only reads, or whose files are still as they were before it, is run now: nothing
 happened. A file that changed shows that the edit took place. What a command did cannot be seen as a whole:
-the model is told so, with what its processes, its output and the repository show.
+the model is told so, with what its processes, its output and the repository show. Of a foreign tool nothing
+can be seen.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ UNKNOWN = (
     " repeating it."
 )
 DURING = "(k3agent was stopped during this call"
+UNKNOWN_CALL = f"{DURING}. Its outcome is unknown: check what it did before repeating it.)"
 MAX_OUTPUT_BYTES = 4000
 
 
@@ -56,6 +58,8 @@ def settle(message: Message, rows: Iterable[CallRow], traces: Traces) -> dict[st
         elif row.access.get("runs") is not None:
             text = traces.mask(_told_of_command(row, traces))
             settled[call.id] = _ended(row, text, CallState.INTERRUPTED)
+        elif row.access.get("calls") is not None:
+            settled[call.id] = _ended(row, UNKNOWN_CALL, CallState.INTERRUPTED)
         elif row.hashes:
             found = _of_edit(row, traces.cwd)
             if found is not None:

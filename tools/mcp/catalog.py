@@ -23,6 +23,7 @@ from k3agent.types import JsonObject, ServerSpec, ToolSpec
 PREFIX = "mcp__"
 MAX_NAME_CHARS = 64
 MAX_TOOLS = 300
+MAX_REMEMBERED = 100
 MAX_DESCRIPTION_CHARS = 4_000
 MAX_SCHEMA_CHARS = 16_000
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
@@ -139,7 +140,10 @@ def remember(home: Path, server: ServerSpec, tools: list[Any]) -> None:
     key = fingerprint(server)
     if known.get(key) == tools:
         return
+    known.pop(key, None)
     known[key] = tools
+    for old in list(known)[:-MAX_REMEMBERED]:
+        del known[old]
     draft = home / f"{_FILE}.{os.getpid()}"
     try:
         draft.write_text(json.dumps(known), encoding="utf-8")

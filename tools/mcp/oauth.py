@@ -282,36 +282,36 @@ async def discover(spec: ServerSpec) -> Endpoints:
     resource = str(about.get("resource") or spec.url)
     if not _covers(resource, spec.url):
         raise AuthError(f"{spec.url} says that its tokens are for {resource[:200]}, which is another place")
-    issuers = about.get("authorization_servers")
-    issuer = str(issuers[0]) if isinstance(issuers, list) and issuers else origin
+    issuer = next(iter(_list(about, "authorization_servers")), origin)
     metadata = await _first(_metadata_places(issuer))
     if not metadata and not about:
         # Servers of before the discovery have fixed places.
-        metadata = {"issuer": issuer} | {f"{n}_endpoint": f"{origin}/{n}" for n in ("token",)}
-        metadata |= {
-            "authorization_endpoint": f"{origin}/authorize",
-            "registration_endpoint": f"{origin}/register",
-        }
-    elif "S256" not in metadata.get("code_challenge_methods_supported", []):
+        places = {"authorization": "authorize", "token": "token", "registration": "register"}
+        metadata = {f"{what}_endpoint": f"{origin}/{name}" for what, name in places.items()}
+        metadata["issuer"] = issuer
+    elif "S256" not in _list(metadata, "code_challenge_methods_supported"):
         raise AuthError(
             f"{issuer} does not say that it knows PKCE (S256), without which k3agent does not sign in"
         )
     if str(metadata.get("issuer", "")).rstrip("/") != issuer.rstrip("/"):
         raise AuthError(f"{issuer} calls itself {str(metadata.get('issuer'))[:200]}; that is not trusted")
-    scopes = about.get("scopes_supported")
-    listed = " ".join(map(str, scopes)) if isinstance(scopes, list) else ""
     found = Endpoints(
         issuer=str(metadata["issuer"]),
         authorize=str(metadata.get("authorization_endpoint", "")),
         token=str(metadata.get("token_endpoint", "")),
         register=str(metadata.get("registration_endpoint") or ""),
         resource=resource,
-        scope=scope or listed,
+        scope=scope or " ".join(_list(about, "scopes_supported")),
     )
     for name, address in asdict(found).items():
         if name in ("authorize", "token") or (name == "register" and address):
             _check_address(address)
     return found
+
+
+def _list(data: JsonObject, name: str) -> list[str]:
+    value = data.get(name)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _metadata_places(issuer: str) -> list[str]:

@@ -161,8 +161,7 @@ class Server:
             )
         info = _object(answer.get("serverInfo"))
         self.info = f"{info.get('name', '')} {info.get('version', '')}".strip()[:80]
-        if hasattr(transport, "agreed"):
-            transport.agreed(version)  # type: ignore[attr-defined]  # only HTTP has a header for it
+        transport.agreed(version)
         peer.notify("notifications/initialized", {})
 
     async def _list(self) -> None:

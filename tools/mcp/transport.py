@@ -32,6 +32,10 @@ class Transport(Protocol):
 
     def send(self, message: JsonObject) -> None: ...
 
+    def agreed(self, version: str) -> None:
+        """The protocol's version is known from now on."""
+        ...
+
     async def aclose(self) -> None: ...
 
 
@@ -82,6 +86,9 @@ class ProgramTransport:
         if process is None or process.stdin is None or process.stdin.is_closing():
             return
         process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def agreed(self, version: str) -> None:
+        """Lines of JSON are the same in all versions."""
 
     async def _read(self) -> None:
         process = self._process

@@ -194,6 +194,56 @@ def test_a_server_that_dies_in_a_call_says_so_and_comes_back(bench: Bench) -> No
     assert "fine" in works
 
 
+def test_a_call_that_a_kill_cut_off_is_not_repeated(bench: Bench) -> None:
+    counted = bench.root / "counted"
+    configure(bench, odd={**odd(), "env": {"COUNT_FILE": str(counted)}})
+    steps = [
+        Step(calls=(ScriptedCall(name="mcp", arguments={"server": "odd", "tool": "counts"}),)),
+        Step(text="I look first."),
+    ]
+    with served(bench, steps) as server:
+        process = bench.start("run", "go", "--allow", "mcp__odd__*", "--base-url", bench.url)
+        wait_for(counted.exists, limit_s=60)
+        process.kill()
+        process.communicate()
+        ran = bench.run("run", "--continue", "--output-format", "json", "--allow", "mcp__odd__*")
+    assert ran.result["subtype"] == "success", ran.err
+    assert "outcome is unknown" in results(server)[0]
+    assert counted.read_text() == "called\n"
+
+
+def test_hooks_know_a_foreign_tool_by_its_name_whichever_way_it_is_called(bench: Bench) -> None:
+    configure(bench, odd=odd())
+    command = {"type": "command", "command": "echo 'not this one' >&2; exit 2"}
+    hooks = {"hooks": {"PreToolUse": [{"matcher": "mcp__odd__wor.*", "hooks": [command]}]}}
+    (bench.root / "config" / "k3agent" / "hooks.json").write_text(json.dumps(hooks))
+    bridge = {"server": "odd", "tool": "works", "arguments": "{}"}
+    assert bench.run("mcp", "test", "odd").code == 0
+    steps = [
+        Step(calls=(ScriptedCall(name="mcp", arguments=bridge), ScriptedCall(name="mcp__odd__works"))),
+        Step(text="done"),
+    ]
+    with served(bench, steps) as server:
+        bench.stream("go", "--allow", "mcp__odd__*")
+    assert all("not this one" in result for result in results(server))
+
+
+def test_secrets_of_a_server_s_configuration_stay_out_of_the_conversation(bench: Bench) -> None:
+    program = "import os, sys; sys.exit('bad key ' + os.environ['ISSUES_API_KEY'])"
+    key = "zq81kfm29dkwp4hx7"
+    configure(
+        bench,
+        keyed={"command": sys.executable, "args": ["-c", program], "env": {"ISSUES_API_KEY": key}},
+    )
+    with served(
+        bench, [Step(calls=(ScriptedCall(name="mcp", arguments={"server": "keyed"}),)), Step(text="x")]
+    ) as server:
+        ran = bench.stream("go")
+    (said,) = results(server)
+    assert "bad key" in said
+    assert key not in said + ran.out + ran.err
+
+
 def test_a_repository_s_servers_wait_for_trust(bench: Bench) -> None:
     (bench.workspace / ".mcp.json").write_text(json.dumps({"mcpServers": {"time": TIME}}))
     with served(bench, [Step(text="done")] * 2) as server:

@@ -95,8 +95,8 @@ def test_tools_are_remembered_for_the_server_that_they_are_of(tmp_path: Path) ->
     server = ServerSpec(name="srv", command="prog", env={"A": "1"})
     assert catalog.remembered(tmp_path, server) is None
     catalog.remember(tmp_path, server, [{"name": "t"}])
-    (item,) = catalog.remembered(tmp_path, server) or ()
-    assert item.spec.name == "mcp__srv__t"
+    known = catalog.remembered(tmp_path, server)
+    assert known is not None and [item.spec.name for item in known] == ["mcp__srv__t"]
     assert catalog.remembered(tmp_path, ServerSpec(name="srv", command="other")) is None
     (tmp_path / "mcp-tools.json").write_text("nonsense")
     assert catalog.remembered(tmp_path, server) is None
