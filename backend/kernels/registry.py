@@ -52,6 +52,7 @@ _IN_TRITON: dict[str, str] = {
     "rms_norm": "rows:rms_norm",
     "route": "router:route",
     "situ_glu": "rows:situ_glu",
+    "stream_read": "attn_res:read_stream",
     "swiglu": "rows:swiglu",
 }
 """Operation to `module:function` below kernels.triton."""
@@ -76,6 +77,7 @@ _table: dict[str, dict[str, Kernel]] = {
     "rms_norm": {REFERENCE: rms_norm.rms_norm},
     "route": {REFERENCE: router.route},
     "situ_glu": {REFERENCE: gated_act.situ_glu},
+    "stream_read": {REFERENCE: attn_res.read_stream},
     "swiglu": {REFERENCE: gated_act.swiglu},
 }
 

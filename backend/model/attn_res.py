@@ -33,9 +33,10 @@ class Stream(Protocol):
     """What a decoder layer sees of the residual stream; `x` and results are [T, D] in the activation
     dtype."""
 
-    total: Tensor
+    @property
+    def total(self) -> Tensor: ...
 
-    def read(self, site: Site | None) -> Tensor: ...
+    def read(self, site: Site | None, norm: RMSNorm) -> Tensor: ...
 
     def start_block(self) -> None: ...
 
@@ -48,8 +49,8 @@ class PlainStream:
     def __init__(self, embeddings: Tensor) -> None:
         self.total = embeddings
 
-    def read(self, site: Site | None) -> Tensor:
-        return self.total
+    def read(self, site: Site | None, norm: RMSNorm) -> Tensor:
+        return norm(self.total)
 
     def start_block(self) -> None:
         """A plain sum has no blocks."""
@@ -77,12 +78,13 @@ class BlockStream:
         self._mix = registry.get("attn_res_mix")
         self._note_total()
 
-    def read(self, site: Site | None) -> Tensor:
-        """The mixture for this site; before the first block is finished, the running sum itself."""
+    def read(self, site: Site | None, norm: RMSNorm) -> Tensor:
+        """The mixture for this site, normed; before the first block is finished, the running sum itself."""
         if self._num_blocks == 0 or site is None:
-            return self.total
+            return norm(self.total)
         n = self._num_blocks + 1
-        return self._mix(self._sources[:, :n], self._inverse_rms[:, :n], site.query).to(self.total.dtype)
+        mixed = self._mix(self._sources[:, :n], self._inverse_rms[:, :n], site.query)
+        return norm(mixed.to(self.total.dtype))
 
     def start_block(self) -> None:
         """Close the current block; the next output starts a new sum."""
@@ -100,6 +102,52 @@ class BlockStream:
         row = self._sources[:, n]
         row.copy_(self.total)
         torch.rsqrt(row.square().mean(-1) + self._eps, out=self._inverse_rms[:, n])
+
+
+class FusedStream:
+    """Either form through one kernel a read (`read_stream`): a sublayer's output waits until the next read,
+    which adds it, mixes and norms.
+
+    Sources lie in [n, T, D], in the activation dtype, the running sum behind the finished blocks.
+    """
+
+    def __init__(self, embeddings: Tensor, num_blocks: int, eps: float, kernel: registry.Kernel) -> None:
+        shape = (num_blocks + 1, *embeddings.shape)
+        self._sources = torch.empty(shape, dtype=embeddings.dtype, device=embeddings.device)
+        self._inverse_rms = torch.empty(
+            shape[:2], dtype=wide_dtype(embeddings.dtype), device=embeddings.device
+        )
+        self._read = kernel
+        self._eps = eps
+        self._num_blocks = 0
+        self._waiting: Tensor | None = embeddings
+        self._is_first = True
+
+    @property
+    def total(self) -> Tensor:
+        """The running sum with what waits."""
+        held = self._sources[self._num_blocks]
+        if self._waiting is None:
+            return held
+        return self._waiting if self._is_first else held + self._waiting
+
+    def read(self, site: Site | None, norm: RMSNorm) -> Tensor:
+        query = site.query if site is not None and self._num_blocks else None
+        rest = (query, self._eps, norm.weight, norm.eps)
+        read = self._read(
+            self._sources, self._inverse_rms, self._num_blocks, self._waiting, self._is_first, *rest
+        )
+        self._waiting, self._is_first = None, False
+        return read
+
+    def start_block(self) -> None:
+        """Close the current block, whose sum was just read; the next output starts a new sum."""
+        self._num_blocks += 1
+        self._is_first = True
+
+    def add(self, x: Tensor) -> None:
+        """Leave the output of a sublayer for the next read."""
+        self._waiting = x
 
 
 def attach_site(owner: nn.Module, prefix: str, width: int, eps: float, dtype: torch.dtype) -> Site:

@@ -15,7 +15,7 @@ from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels import registry
 from k3agent.backend.kernels.dtypes import wide_dtype
 from k3agent.backend.kernels.matvec import has_int8_kernel
-from k3agent.backend.model.attn_res import BlockStream, PlainStream, Site, Stream, attach_site
+from k3agent.backend.model.attn_res import BlockStream, FusedStream, PlainStream, Site, Stream, attach_site
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch
 from k3agent.backend.model.kda import KDA
 from k3agent.backend.model.layers import Accelerated, GatedMLP, Linear, RMSNorm, parameter
@@ -71,21 +71,23 @@ class DecoderLayer(nn.Module):
             self.mlp_site = attach_site(self, "mlp_res", width, eps, dtype)
 
     def forward(self, stream: Stream, step: Step, cache: CacheTensors) -> None:
-        h = stream.read(self.attention_site)
+        h = stream.read(self.attention_site, self.input_layernorm)
         # The boundary lies after the reading: the finished block was still the running sum for it.
         if self.starts_block:
             stream.start_block()
         # Ranks sum before the stream: what reads it is not linear.
-        stream.add(self._comm.all_reduce(self.self_attn(self.input_layernorm(h), step, cache)))
-        h = self.post_attention_layernorm(stream.read(self.mlp_site))
+        stream.add(self._comm.all_reduce(self.self_attn(h, step, cache)))
+        h = stream.read(self.mlp_site, self.post_attention_layernorm)
         if self.is_moe:
             stream.add(self.block_sparse_moe(h, step.num_rows))
         else:
             stream.add(self._comm.all_reduce(self.mlp(h)))
 
 
-class Decoder(nn.Module):
+class Decoder(Accelerated):
     """Embedding, layers, final norm."""
+
+    is_capturable = True
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, is_packed: bool, shard: Shard) -> None:
         super().__init__()
@@ -99,13 +101,21 @@ class Decoder(nn.Module):
         if config.attn_res_block_size is not None:
             width, eps = config.hidden_size, config.rms_norm_eps
             self.output_site = attach_site(self, "output_attn_res", width, eps, dtype)
+        self._read: registry.Kernel | None = None
+        """Adds, mixes and norms at once; None: one after the other."""
+
+    def choose_kernels(self, kernels: str, device: torch.device) -> None:
+        kernel = registry.choose("stream_read", kernels, device)
+        self._read = None if kernel is registry.get("stream_read") else kernel
 
     def stream(self, embeddings: Tensor) -> Stream:
         """A residual stream that starts from the embeddings."""
         block = self._config.attn_res_block_size
+        num_blocks = 0 if block is None else -(-self._config.num_hidden_layers // block)
+        if self._read is not None:
+            return FusedStream(embeddings, num_blocks, self._config.rms_norm_eps, self._read)
         if block is None:
             return PlainStream(embeddings)
-        num_blocks = -(-self._config.num_hidden_layers // block)
         return BlockStream(embeddings, num_blocks, self._config.rms_norm_eps)
 
     def sites(self) -> Iterator[Site]:
@@ -173,7 +183,7 @@ class K3ForCausalLM(nn.Module):
             layer(stream, step, cache)
             if taps is not None:
                 taps.append(stream.total.clone())
-        hidden = self.model.norm(stream.read(self.model.output_site))
+        hidden = stream.read(self.model.output_site, self.model.norm)
         logits = self.lm_head(hidden[step.last_rows if rows is None else rows])
         return self.shard.comm.all_gather(logits).to(wide_dtype(self.dtype))
 

@@ -42,7 +42,18 @@ def run_mla(name: str) -> None:
             mla_prefill(*rest, pieces=[(length, 70)])
 
 
-RUNS = {"kda": run_kda, "mla": run_mla}
+def run_stream(name: str) -> None:
+    from k3agent.backend.kernels.triton.attn_res import read_stream
+
+    width, blocks = {"k3": (7168, 8), "kimi-linear": (2304, 0)}[name]
+    for rows in (1, 200):
+        sources, wide = torch.empty((blocks + 1, rows, width), dtype=BF16), torch.empty((blocks + 1, rows))
+        query = torch.empty(width) if blocks else None
+        weight = sources[0, 0]
+        read_stream(sources, wide, blocks, sources[0], False, query, 1e-5, weight, 1e-5)
+
+
+RUNS = {"kda": run_kda, "mla": run_mla, "stream": run_stream}
 
 
 def main() -> int:
