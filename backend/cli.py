@@ -17,9 +17,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from k3agent.backend.errors import RANK_LOST_STATUS, BackendError, ModelFilesError, RankLostError
+from k3agent.backend.errors import (
+    RANK_LOST_STATUS,
+    BackendError,
+    EngineUnavailableError,
+    ModelFilesError,
+    RankLostError,
+)
+from k3agent.backend.handover import flags
 
 DEFAULT_PORT = 8333
+DEFAULT_MAX_SEQS = 64
 NANO_DIR = Path(__file__).resolve().parent / "weights" / "nano"
 # Kimi's own models are served with the fixed sampling of the vendor's API
 KIMI_VOCAB_SIZE = 163_840
@@ -86,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     _add_engine_flags(made.add_argument_group("engine"))
     _add_cache_flags(made.add_argument_group("prefix cache"))
     _add_server_flags(made.add_argument_group("server"))
+    flags.add_flags(made)
     return made
 
 
@@ -116,9 +125,8 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
         "--tp",
         "--tensor-parallel",
         type=_count,
-        default=1,
         metavar="N",
-        help="spread the model over N processes, each with a GPU of its own",
+        help="spread the model over N processes, each with a GPU of its own (default: 1; vLLM: by the GPUs)",
     )
     add(
         "--expert-parallel",
@@ -136,8 +144,7 @@ def _add_engine_flags(group: "argparse._ArgumentGroup") -> None:
         "--max-seqs",
         type=_count,
         metavar="N",
-        default=64,
-        help="requests that may run or wait; more get status 429",
+        help=f"requests that may run or wait; more get status 429 (default: {DEFAULT_MAX_SEQS})",
     )
     add(
         "--max-running",
@@ -261,14 +268,25 @@ def _add_server_flags(group: "argparse._ArgumentGroup") -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server; the exit status."""
-    args = parser().parse_args(argv)
+    own, extra = split_extra(sys.argv[1:] if argv is None else argv)
+    args = parser().parse_args(own)
     _set_up_logs(args.json_logs, args.verbose)
     try:
         args.api_key = _api_key(args.api_key, args.api_key_env)
         check_exposure(args.host, args.api_key)
-        if args.engine == "vllm":
-            raise BackendError("--engine vllm is not part of this build; use --engine bundled")
+        if args.engine == "vllm" or args.print or args.probe:
+            # lazy: 0.2 s for the HTTP client
+            from k3agent.backend.handover.command import handle
+
+            return handle(args, extra)
+        if extra:
+            raise BackendError(
+                f"{' '.join(extra)}: flags behind -- are vLLM's; give --engine vllm, or leave them out"
+            )
         folder = resolve_model(args.model)
+    except EngineUnavailableError as error:
+        print(f"k3agent serve: {error}", file=sys.stderr)
+        return 1
     except BackendError as error:
         print(f"k3agent serve: {error}", file=sys.stderr)
         return 2
@@ -282,6 +300,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return RANK_LOST_STATUS if isinstance(error, RankLostError) else 1
     except KeyboardInterrupt:
         return 130
+
+
+def split_extra(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our flags, and those behind `--`, which are another engine's."""
+    words = list(argv)
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
 
 
 def _api_key(given: str | None, variable: str | None) -> str | None:
@@ -356,7 +383,9 @@ def _set_up_logs(is_json: bool, is_verbose: bool) -> None:
     )
     logging.basicConfig(level=logging.INFO if is_verbose or is_json else logging.WARNING, handlers=[handler])
     # how the start goes is always told
-    logging.getLogger("k3agent.backend.serve").setLevel(logging.INFO)
+    for name in ("k3agent.backend.serve", "k3agent.backend.handover"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from typing import Any
 
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError
+from k3agent.backend.handover import vllm
+from k3agent.backend.handover.asked import HUB_NAMES, Asked, Family, Layout, Served, released_name
 from k3agent.backend.memory import (
     CACHE_BYTES,
     GPUS,
@@ -31,7 +33,6 @@ NANO_DIR = Path(__file__).resolve().parent / "weights" / "nano"
 DEFAULT_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 # Most counts are of no interest to most models; without --gpu these types stand for the rest.
 DEFAULT_GPUS = ("H100", "H200", "B200", "B300", "GB300", "MI300X", "MI355X", "RTX-PRO-6000")
-_HUB_NAMES = {"k3": "moonshotai/Kimi-K3", "kimi-linear": "moonshotai/Kimi-Linear-48B-A3B-Instruct"}
 # Weights in memory, at most; the rest is for caches, steps and the system.
 CPU_SHARE = 0.6
 _UNITS = {"k": 1 << 10, "m": 1 << 20}
@@ -104,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def load(name: str) -> Model:
     """A released model by name, or a folder: its weights if it has them, else what its configuration says."""
-    name = _released_name(name)
+    name = name if Path(name).expanduser().is_dir() else released_name(name) or name
     raw, folder = RELEASED.get(name), None
     if raw is None:
         folder = NANO_DIR if name == "nano" else Path(name).expanduser()
@@ -129,17 +130,6 @@ def load(name: str) -> Model:
     found = {key: (stored.dtype, stored.shape) for key, stored in read_folder(folder).items()}
     plain = checkpoint_tensors(config, is_packed=False, is_nested=is_nested)
     return Model(name, config, list(as_stored(plain, found)))
-
-
-def _released_name(name: str) -> str:
-    """`k3` for `kimi-k3`, and a released model's name for the one it has on the hub; others stay."""
-    if Path(name).expanduser().is_dir():
-        return name
-    wanted = name.lower()
-    spellings = {"kimi-k3": "k3"}
-    for short, full in _HUB_NAMES.items():
-        spellings |= {full.lower(): short, full.rpartition("/")[2].lower(): short, short: short}
-    return spellings.get(wanted, name)
 
 
 def find_gpu(name: str) -> Gpu:
@@ -206,30 +196,23 @@ def recommend(model: Model, placement: Placement) -> tuple[str, str] | None:
         return None
     if placement.count == 1:
         return "bundled", f"k3agent serve --model {_model_name(model)} --device cuda {_limits(placement)}"
-    layout = placement.layout
-    words = ["vllm", "serve", _HUB_NAMES.get(model.name, _model_name(model)), "--trust-remote-code"]
-    words += ["--tensor-parallel-size", str(layout.tensor_ranks)]
-    if layout.groups > 1:
-        words += ["--data-parallel-size", str(layout.groups), "--enable-expert-parallel"]
-    if placement.count > placement.gpu.link:
-        words += ["--nnodes", str(-(-placement.count // placement.gpu.link))]
-    words += ["--max-model-len", str(placement.workload.context)]
-    words += ["--max-num-seqs", str(max(1, placement.num_sequences // layout.groups))]
-    words += ["--max-num-batched-tokens", str(placement.workload.chunk)]
-    words += ["--gpu-memory-utilization", f"{placement.workload.memory_share:g}", "--enable-prefix-caching"]
-    if is_fp8:
-        words += ["--kv-cache-dtype", "fp8"]
-    if model.config.vision_config is not None and not placement.workload.keeps_vision:
-        words.append("--language-model-only")
-    if model.config.attn_res_block_size is not None:
-        words += [
-            "--enable-auto-tool-choice",
-            "--tool-call-parser",
-            "kimi_k3",
-            "--reasoning-parser",
-            "kimi_k3",
-        ]
-    return "vllm", shlex.join(words)
+    cut, workload = placement.layout, placement.workload
+    asked = Asked(
+        model=Served(
+            name=HUB_NAMES.get(model.name, _model_name(model)),
+            family=Family.KIMI_LINEAR if model.config.attn_res_block_size is None else Family.K3,
+        ),
+        gpu=placement.gpu,
+        layout=Layout(tensor=cut.tensor_ranks, data=cut.groups, has_expert_parallel=cut.groups > 1),
+        nodes=-(-placement.count // placement.gpu.link),
+        context=workload.context,
+        max_seqs=max(1, placement.num_sequences // cut.groups),
+        chunk=workload.chunk,
+        memory_share=workload.memory_share,
+        has_fp8_cache=is_fp8,
+        is_text_only=not workload.keeps_vision,
+    )
+    return "vllm", shlex.join(vllm.launch(asked, None, ["vllm", "serve"]).commands[0])
 
 
 def _model_name(model: Model) -> str:

@@ -6,9 +6,7 @@ How the start goes is told on stderr; stdout carries one line, the URL, when the
 import argparse
 import asyncio
 import contextlib
-import json
 import logging
-import os
 import secrets
 import signal
 import socket
@@ -19,10 +17,11 @@ from typing import Any
 import uvicorn
 
 from k3agent import __version__
+from k3agent.backend import state_file
 from k3agent.backend.chat.answers import SampledAnswers
 from k3agent.backend.chat.images import ImageReader, ImageSettings
 from k3agent.backend.chat.tokenizer import Tokenizer
-from k3agent.backend.cli import KIMI_VOCAB_SIZE, NANO_DIR, default_sampling
+from k3agent.backend.cli import DEFAULT_MAX_SEQS, KIMI_VOCAB_SIZE, NANO_DIR, default_sampling
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.disk_cache import DiskCache, kernels_folder
 from k3agent.backend.engine.client import EngineClient
@@ -83,7 +82,7 @@ def _settings(args: argparse.Namespace, folder: Path, disk: DiskCache | None) ->
         max_model_len=args.max_model_len,
         cache_bytes=args.cache_bytes,
         threads=args.threads,
-        max_waiting=args.max_seqs,
+        max_waiting=args.max_seqs or DEFAULT_MAX_SEQS,
         exactness=args.exactness,
         host_cache_bytes=args.host_cache_bytes,
         disk_cache_dir=str(disk.prefixes_dir) if disk else None,
@@ -92,7 +91,7 @@ def _settings(args: argparse.Namespace, folder: Path, disk: DiskCache | None) ->
         kernels=args.kernels,
         graphs=args.graphs,
         compile_cache_dir=str(kernels_folder()) if args.device.startswith("cuda") else None,
-        tensor_parallel=args.tp,
+        tensor_parallel=args.tp or 1,
         expert_parallel=args.expert_parallel,
         backend=args.collectives,
         **{name: value for name, value in chosen.items() if value is not None},
@@ -137,7 +136,7 @@ def _state(
         ),
         # a state file tells the key to whoever may read it, so the server is never open to other users
         api_key=args.api_key or (secrets.token_urlsafe(24) if args.state_file else None),
-        max_active=args.max_seqs,
+        max_active=args.max_seqs or DEFAULT_MAX_SEQS,
         max_body_bytes=args.max_body_bytes or (MAX_BODY_BYTES if read_image else MAX_TEXT_BODY_BYTES),
         client_timeout_s=args.client_timeout,
         also_reasoning=args.emit_reasoning,
@@ -216,7 +215,8 @@ async def _run(
     url = f"http://{host}:{listener.getsockname()[1]}"
     try:
         if args.state_file:
-            _write_state(args.state_file, url, state)
+            about = {"model": state.model, "version": state.version, "token": state.api_key}
+            state_file.write(args.state_file, url, **about)
         if not is_loopback(args.host):
             log.warning("other machines can reach this server, and nothing on the way is encrypted")
         print(url, flush=True)
@@ -225,7 +225,7 @@ async def _run(
         idle.cancel()
     finally:
         if args.state_file:
-            _remove_state(args.state_file)
+            state_file.remove(args.state_file)
     state.service.stopping.set()
     server.should_exit = True
     await serving
@@ -274,27 +274,3 @@ def _listening_socket(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
         ) from error
     return made
-
-
-def _write_state(path: Path, url: str, state: ServerState) -> None:
-    """Tell other processes of this user how to join; complete or not there at all."""
-    content = {
-        "url": url,
-        "base_url": f"{url}/v1",
-        "pid": os.getpid(),
-        "model": state.model,
-        "version": state.version,
-        "token": state.api_key,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(content, file)
-    draft.replace(path)
-
-
-def _remove_state(path: Path) -> None:
-    """Remove the file unless another server has written its own meanwhile."""
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads(path.read_text("utf-8")).get("pid") == os.getpid():
-            path.unlink()

@@ -86,12 +86,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="compile, check against a CPU and time ten steps; no training",
     )
-    add("--cache", type=Path, default=Path("/tmp/k3agent-compiled"), help="folder of compiled kernels")
-    add("--cache-from", type=Path, help="folder with cache.tar.xz.part* to unpack there first")
-    add("--cache-to", type=Path, help="folder to pack the cache into at the end")
     add("--tokenizer", type=Path, default=Path(__file__).parents[1] / "weights" / "nano")
     variants.add_options(parser)
     add_expert_options(parser)
+    add_cache_options(parser)
     parser.set_defaults(rank=0)
     options = parser.parse_args(arguments)
     if options.ranks < 1 or (options.ranks > 1 and options.device not in ("cuda", "cpu")):
@@ -110,6 +108,14 @@ def shrink(options: argparse.Namespace) -> None:
     options.tokens, options.max_length = min(options.tokens, 512), 128
     options.workers, options.eval_batches = min(options.workers, options.ranks), 1
     options.reserve_s = min(options.reserve_s, 3.0)
+
+
+def add_cache_options(parser: argparse.ArgumentParser) -> None:
+    """Compiling takes minutes, and a GPU machine may be bare."""
+    add = parser.add_argument_group("compiled kernels").add_argument
+    add("--cache", type=Path, default=Path("/tmp/k3agent-compiled"), help="folder of compiled kernels")
+    add("--cache-from", type=Path, help="folder with cache.tar.xz.part* to unpack there first")
+    add("--cache-to", type=Path, help="folder to pack the cache into at the end")
 
 
 def add_expert_options(parser: argparse.ArgumentParser) -> None:

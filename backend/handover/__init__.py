@@ -1,0 +1,1 @@
+"""Other engines, started and watched by `k3agent serve`."""
