@@ -26,7 +26,7 @@ LONG_S = 600.0
 READ_FLAGS = """
 import json, sys
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
 parser = make_arg_parser(FlexibleArgumentParser())
 for command in json.load(sys.stdin):
     words = command[2:]
