@@ -11,7 +11,15 @@ from k3agent.acp import updates
 from k3agent.acp.questions import Questions
 from k3agent.acp.updates import Updates
 from k3agent.errors import BlockedError, ProviderError, ProviderErrorKind
-from k3agent.events import AnyEvent, ApprovalAsked, CallEnded, TurnEnded, TurnOutcome, TurnStarted
+from k3agent.events import (
+    AnyEvent,
+    ApprovalAnswered,
+    ApprovalAsked,
+    CallEnded,
+    TurnEnded,
+    TurnOutcome,
+    TurnStarted,
+)
 from k3agent.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Peer, RpcError
 from k3agent.types import ImagePart, JsonObject
 
@@ -171,6 +179,9 @@ class Conversation:
             case ApprovalAsked():
                 self._updates.flush()
                 self._questions.ask(event, call or {"title": event.summary, "status": "pending"})
+            case ApprovalAnswered():
+                # Perhaps by somebody who watches the session elsewhere.
+                self._questions.settle(event.call_id)
             case CallEnded():
                 self._questions.settle(event.call_id)
                 if event.tool == "todo" and not event.result.is_error:

@@ -146,7 +146,9 @@ def remember(home: Path, server: ServerSpec, tools: list[Any]) -> None:
         del known[old]
     draft = home / f"{_FILE}.{os.getpid()}"
     try:
-        draft.write_text(json.dumps(known), encoding="utf-8")
+        # For its owner alone, as everything in this folder.
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(known, file)
         draft.replace(home / _FILE)
     except OSError:
         draft.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import signal
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from support.acp_client import Editor, connected
 from support.headless import Bench, make_bench
 from support.runs import ANSWER, served, task
 
-from k3agent.providers.scripted import ScriptedCall, Step
+from k3agent.providers.scripted import FOREVER, Fault, ScriptedCall, Step
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 40).decode()
 
@@ -322,6 +323,81 @@ async def test_wrong_requests_are_answered_with_what_is_wrong(bench: Bench) -> N
                 assert words in str(refused.value)
             session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
             ended = await line.agent.prompt(session_id=session.session_id, prompt=[text_block("still here?")])
+            assert ended.stop_reason == "end_turn"
+
+
+async def test_two_sessions_work_side_by_side(bench: Bench) -> None:
+    other = bench.root / "other"
+    other.mkdir()
+    slow = Step(text="slow " * 30, piece=5, piece_delay_s=0.05)
+    with served(bench, [slow, slow]):
+        async with connected(bench, Editor()) as line:
+            first = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            second = await line.agent.new_session(cwd=str(other), mcp_servers=[])
+            turns = [
+                asyncio.create_task(
+                    line.agent.prompt(session_id=session.session_id, prompt=[text_block("go")])
+                )
+                for session in (first, second)
+            ]
+            with pytest.raises(RequestError, match="a turn is running"):
+                await asyncio.sleep(0.3)
+                await line.agent.prompt(session_id=first.session_id, prompt=[text_block("more")])
+            await line.agent.cancel(session_id=first.session_id)
+            ended = await asyncio.wait_for(asyncio.gather(*turns), 60)
+            listed = await line.agent.list_sessions(cwd=str(other))
+    assert [turn.stop_reason for turn in ended] == ["cancelled", "end_turn"]
+    assert [item.session_id for item in listed.sessions] == [second.session_id]
+
+
+async def test_a_session_that_another_process_has_is_not_taken(bench: Bench) -> None:
+    with served(bench, [Step(text="fine")] * 2):
+        async with connected(bench, Editor()) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("go")])
+            async with connected(bench, Editor()) as rival:
+                with pytest.raises(RequestError, match="in use"):
+                    await rival.agent.load_session(
+                        cwd=str(bench.workspace), session_id=session.session_id, mcp_servers=[]
+                    )
+
+
+async def test_errors_of_the_endpoint_are_errors_of_the_prompt(bench: Bench) -> None:
+    refused = Step(text="", faults=(Fault(kind="status", status=401, times=FOREVER),))
+    with served(bench, [refused]):
+        async with connected(bench, Editor()) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            with pytest.raises(RequestError) as error:
+                await line.agent.prompt(session_id=session.session_id, prompt=[text_block("go")])
+    assert error.value.code == -32000
+    assert "k3agent login" in str(error.value)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+async def test_a_session_survives_the_end_of_its_process(bench: Bench, signum: signal.Signals) -> None:
+    slow = Step(text="slow " * 400, piece=5, piece_delay_s=0.05)
+    with served(bench, [slow, Step(text="on we go")]):
+        editor = Editor()
+        async with connected(bench, editor) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            seen = asyncio.Event()
+            editor.on_update = lambda update: seen.set() if "message_chunk" in update.session_update else None
+            turn = asyncio.create_task(
+                line.agent.prompt(session_id=session.session_id, prompt=[text_block("go")])
+            )
+            await asyncio.wait_for(seen.wait(), 60)
+            line.process.send_signal(signum)
+            code = await asyncio.wait_for(line.process.wait(), 60)
+            assert code == (-9 if signum is signal.SIGKILL else 128 + signum)
+            await asyncio.wait([turn], timeout=10)
+            turn.cancel()
+        again = Editor()
+        async with connected(bench, again) as line:
+            await line.agent.load_session(
+                cwd=str(bench.workspace), session_id=session.session_id, mcp_servers=[]
+            )
+            assert again.text("user_message_chunk") == "go"
+            ended = await line.agent.prompt(session_id=session.session_id, prompt=[text_block("on")])
             assert ended.stop_reason == "end_turn"
 
 

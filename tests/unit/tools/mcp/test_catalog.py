@@ -97,6 +97,7 @@ def test_tools_are_remembered_for_the_server_that_they_are_of(tmp_path: Path) ->
     catalog.remember(tmp_path, server, [{"name": "t"}])
     known = catalog.remembered(tmp_path, server)
     assert known is not None and [item.spec.name for item in known] == ["mcp__srv__t"]
+    assert (tmp_path / "mcp-tools.json").stat().st_mode & 0o777 == 0o600
     assert catalog.remembered(tmp_path, ServerSpec(name="srv", command="other")) is None
     (tmp_path / "mcp-tools.json").write_text("nonsense")
     assert catalog.remembered(tmp_path, server) is None
