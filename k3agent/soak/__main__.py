@@ -13,12 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from k3agent.soak import appends, disks, kills, turns
+from k3agent.soak import appends, disks, kills, served, turns
 from k3agent.soak.proof import ProofFailed
 
 # name -> (what it does, what is counted, how many by default)
 PROOFS = {
     "kills": ("kill -9 of agent, backend or both at random points of a task", "kills", 300),
+    "served": (
+        "kill -9 of the real engine while it streams: server, engine, agent or both",
+        "kills",
+        24,
+    ),
     "faults": ("a disk that is full or does not sync, from a random commit of a task on", "faults", 120),
     "cuts": ("the store's log cut or torn at random bytes, as by a power failure", "cuts", 1000),
     "full": ("the store on a small file system that is full, then has room again", "runs", 1),
@@ -37,6 +42,11 @@ def run(proof: str, folder: Path, count: int, seed: int, say: Callable[[str], No
         return kills.prove(
             folder, num_kills=count, num_chapters=chapters, kills_per_task=5 * chapters, seed=seed, say=say
         )
+    if proof == "served":
+        if not served.is_possible():
+            say("the engine or its model is not here: left out")
+            return Counter()
+        return served.prove(folder, num_kills=count, kills_per_run=4, seed=seed, say=say)
     if proof == "faults":
         return disks.prove_faults(
             folder, num_faults=count, num_chapters=SHORT_CHAPTERS, per_task=8, seed=seed, say=say

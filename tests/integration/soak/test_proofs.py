@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from k3agent.soak import appends, disks, faulty, kills, turns
+from k3agent.soak import appends, disks, faulty, kills, served, turns
 
 
 @pytest.mark.timeout(600)
@@ -14,6 +14,14 @@ def test_killed_anywhere_the_task_ends_as_if_undisturbed(tmp_path: Path) -> None
     done = kills.prove(tmp_path, num_kills=12, num_chapters=2, kills_per_task=12, seed=3, say=print)
     assert done["killed agent"] >= 5 and done["killed backend"] >= 2
     assert done["lives"] > done["killed agent"]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not served.is_possible(), reason="needs the engine and the embedded model")
+def test_the_real_engine_killed_while_it_streams(tmp_path: Path) -> None:
+    done = served.prove(tmp_path, num_kills=2, kills_per_run=2, seed=1, say=print)
+    assert sum(done[f"killed {kind}"] for kind in served.KINDS) == 2
+    assert done["killed server"] + done["killed both"] + done["killed engine"] >= 1
 
 
 @pytest.mark.timeout(600)
