@@ -38,6 +38,7 @@ PERMISSION_MODES = ("plan", "default", "accept-edits", "auto")
 SANDBOXES = ("auto", "strict", "off")
 THEMES = ("dark", "light", "contrast")
 NOTIFY = ("auto", "always", "never")
+IMAGES = ("auto", "kitty", "sixel", "blocks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +169,12 @@ class Settings:
         "float", 180.0, "seconds without a request after which the bundled server ends", minimum=1
     )
     ui_theme: str = _setting("str", "dark", "colours of the terminal UI", choices=THEMES)
+    ui_images: str = _setting(
+        "str",
+        "auto",
+        "how images are drawn: as the terminal can, or as said",
+        choices=IMAGES,
+    )
     ui_notify: str = _setting(
         "str", "auto", "tell when a turn ends or asks: auto (while unfocused), always, never", choices=NOTIFY
     )

@@ -20,6 +20,7 @@ from textual.screen import Screen
 from k3agent.config.paths import user_config
 from k3agent.config.settings import Settings
 from k3agent.errors import K3AgentError
+from k3agent.tui import graphics
 from k3agent.tui.driver import Driver
 from k3agent.tui.keymap import load_keymap
 from k3agent.tui.screens.chat import ChatScreen
@@ -91,6 +92,7 @@ class K3App(App[int]):
         if self.own_keys:
             self.set_keymap(self.own_keys)
         self.set_class(self.is_plain, "screen-reader")
+        self.set_graphics()
         loop = asyncio.get_running_loop()
         if not self.is_headless:
             for number in SIGNALS:
@@ -120,8 +122,26 @@ class K3App(App[int]):
         self.theme = name
         self.chat.set_palette(self.palette)
 
+    def set_graphics(self) -> None:
+        """How pictures are drawn here."""
+        graphics.TERMINAL = graphics.Graphics(
+            graphics.by_environment(self.settings.ui_images, self.options.environ),
+            write=self._write_graphics,
+            on_change=lambda: self.chat.redraw_images(),
+        )
+
+    def _write_graphics(self, sequence: str) -> None:
+        driver = self._driver
+        if sequence == graphics.QUESTION and (ask := getattr(driver, "ask", None)) is not None:
+            driver.on_answer = graphics.TERMINAL.answered  # type: ignore[union-attr]  # it is ours
+            ask(sequence)
+        elif sequence != graphics.QUESTION:
+            self.write_terminal(sequence)
+
     def apply_settings(self) -> None:
         """Settings were changed in the UI."""
+        self.set_graphics()
+        self.chat.redraw_images()
         self.set_theme(self.settings.ui_theme)
         self.set_class(self.is_plain, "screen-reader")
         self.chat.line.is_plain = self.is_plain
@@ -177,6 +197,7 @@ class K3App(App[int]):
     async def leave(self, code: int = 0) -> None:
         """End the turn in good order, then the app."""
         await self.chat.shut_down()
+        graphics.TERMINAL.forget_all()
         if self._has_title:
             self.write_terminal("\x1b[23;2t")
         self.exit(code, return_code=code)

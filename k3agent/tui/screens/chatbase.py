@@ -23,7 +23,7 @@ from k3agent.tui.prompts import PromptHistory
 from k3agent.tui.safe import safe_line
 from k3agent.tui.widgets.approval import ApprovalPanel
 from k3agent.tui.widgets.completion import CompletionList
-from k3agent.tui.widgets.message import NoticeBlock
+from k3agent.tui.widgets.message import NoticeBlock, UserBlock
 from k3agent.tui.widgets.prompt import Prompt
 from k3agent.tui.widgets.status import StatusLine
 from k3agent.tui.widgets.todo import TodoPanel
@@ -135,6 +135,12 @@ class ChatBase(Screen[None]):
         self.transcript.set_palette(palette)
         self.line.palette = self.completion.palette = self.todos.palette = palette
         self.line.refresh()
+
+    def redraw_images(self) -> None:
+        """The terminal draws pictures in another way now."""
+        for block in self.transcript.blocks:
+            if isinstance(block, UserBlock) and block.has_images:
+                self.presenter.touch(block)
 
     # --- small things that every part says or does ---
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from k3agent.config.paths import user_config
-from k3agent.config.settings import NOTIFY, SPECS, THEMES
+from k3agent.config.settings import IMAGES, NOTIFY, SPECS, THEMES
 from k3agent.errors import K3AgentError
 from k3agent.tui.safe import safe_line
 from k3agent.tui.screens.dialog import ListScreen
 
 CHOICES = {
     "ui.theme": THEMES,
+    "ui.images": IMAGES,
     "ui.notify": NOTIFY,
     "ui.screen_reader": ("off", "on"),
     "permission_mode": ("default", "accept-edits", "auto", "plan"),

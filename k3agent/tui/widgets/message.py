@@ -31,6 +31,10 @@ class UserBlock(Block):
         self._thumbnails = [Thumbnail(part) for part in images]
         self._draws_images = draws_images
 
+    @property
+    def has_images(self) -> bool:
+        return bool(self._thumbnails)
+
     def rows(self, width: int, palette: Palette) -> list[Row]:
         back = palette.style("text", bg="raised")
         shown, left = (self.text, 0) if self.is_open else folded(self.text, width - 3, MAX_USER_LINES)

@@ -1,7 +1,7 @@
-"""An image in the conversation: a small picture of half blocks where Pillow is installed, its kind and size.
+"""An image in the conversation: a small picture where Pillow is installed, its kind and size.
 
 Two pixels are one cell: `▀` with the upper one as its colour and the lower one as its background. That needs
-no protocol of the terminal's: no byte of the file reaches it.
+no protocol of the terminal's; where it has one (graphics.py), the same cells hold a finer picture.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
 
-from k3agent.tui import figures
+from k3agent.tui import figures, graphics
 from k3agent.tui.safe import safe_line
 from k3agent.tui.theme import Palette
 from k3agent.tui.widgets.block import Row
 from k3agent.types import ImagePart
 
 COLUMNS, ROWS = 36, 10
+# What a finer picture is made from.
+FINE = (720, 400)
 # Larger images are told, not decoded: that would be felt.
 MAX_PIXELS = 9_000_000
 MAX_BYTES = 20_000_000
@@ -51,6 +53,10 @@ class Thumbnail:
         kind = safe_line(part.mime.removeprefix("image/").upper(), 20)
         self._words = [kind, figures.size(len(part.data))]
         self._pixels: list[list[Pixel]] = []
+        self._fine = b""
+        #: kitty's number of it; rows of sixels and what they were made for
+        self._number = 0
+        self._sixels: tuple[object, list[Row]] = (None, [])
 
     def rows(self, width: int, palette: Palette, *, is_drawn: bool) -> list[Row]:
         """The picture, if it is wanted and has room, and a line that says what it is."""
@@ -58,8 +64,31 @@ class Thumbnail:
         is_drawn = is_drawn and width >= COLUMNS and "NO_COLOR" not in os.environ
         if is_drawn and self._part is not None:
             self._decode(self._part)
-        rows = _cells(self._pixels, palette) if is_drawn else []
+        rows = self._picture(palette) if is_drawn else []
         return [*rows, [Segment(f"[image: {' · '.join(self._words)}]", back)]]
+
+    def _picture(self, palette: Palette) -> list[Row]:
+        """The picture in the terminal's best form."""
+        graphics.TERMINAL.needed()
+        protocol, cell = graphics.TERMINAL.protocol, graphics.TERMINAL.cell
+        if not self._fine or protocol not in ("kitty", "sixel"):
+            return _cells(self._pixels, palette)
+        columns, rows = len(self._pixels[0]), (len(self._pixels) + 1) // 2
+        if protocol == "kitty":
+            self._number = self._number or graphics.TERMINAL.send(self._fine, columns, rows)
+            return graphics.kitty_rows(self._number, columns, rows)
+        key = (cell, palette.name)
+        if self._sixels[0] != key:
+            self._sixels = key, self._as_sixels(columns, rows, cell, palette)
+        return self._sixels[1]
+
+    def _as_sixels(self, columns: int, rows: int, cell: tuple[int, int], palette: Palette) -> list[Row]:
+        from PIL import Image  # lazy: loaded by now
+
+        with Image.open(BytesIO(self._fine), formats=("PNG",)) as image:
+            ground = Image.new("RGBA", image.size, palette.raised)
+            ground.alpha_composite(image.convert("RGBA"))
+        return graphics.sixel_rows(ground, columns, rows, cell, palette.style("text", bg="raised"))
 
     def _decode(self, part: ImagePart) -> None:
         self._part = None
@@ -77,8 +106,14 @@ class Thumbnail:
                 if width * height > MAX_PIXELS:
                     return
                 # JPEG decodes to a fraction of its size at once.
-                image.draft("RGB", (COLUMNS * 2, ROWS * 4))
+                is_fine = graphics.TERMINAL.protocol != "blocks"
+                image.draft("RGB", FINE if is_fine else (COLUMNS * 2, ROWS * 4))
                 small = image.convert("RGBA")
+                if is_fine:
+                    small.thumbnail(FINE, Image.Resampling.BOX, reducing_gap=2.0)
+                    file = BytesIO()
+                    small.save(file, "PNG")
+                    self._fine = file.getvalue()
                 small.thumbnail((COLUMNS, ROWS * 2), Image.Resampling.BOX, reducing_gap=2.0)
                 data = small.tobytes()
         except (*BROKEN, Image.DecompressionBombError):

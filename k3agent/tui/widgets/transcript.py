@@ -278,6 +278,9 @@ class Transcript(ScrollView, can_focus=True):
         lines = self._lines(at)
         inside = row - tops[at]
         strip = lines[inside] if inside < len(lines) else Strip.blank(width, base)
+        if any(part.control for part in strip):
+            # A row of a picture: what follows would take its sequence for text.
+            return strip
         if self.query_text:
             strip = _marked(strip, self.query_text, self.palette)
         if at == self.cursor and self.has_focus:
@@ -344,7 +347,8 @@ class Transcript(ScrollView, can_focus=True):
         at = bisect_right(tops, row) - 1
         lines = self._lines(at)
         inside = row - tops[at]
-        return lines[inside].text if inside < len(lines) else ""
+        strip = lines[inside] if inside < len(lines) else Strip([])
+        return "".join(part.text for part in strip if not part.control)
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
