@@ -79,6 +79,7 @@ SECOND_MODULES = (
     "web",
     "recover",
     "clarify",
+    "chains",
 )
 for _module in MODULES + SECOND_MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")

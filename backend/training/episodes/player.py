@@ -35,7 +35,16 @@ FAMILY_WEIGHTS = {
     "refuse": 8,
     "chat": 3,
 }
-SECOND_WEIGHTS = {"git": 12, "data": 14, "web": 14, "recover": 8, "ask": 6, "german": 10, "chinese": 10}
+SECOND_WEIGHTS = {
+    "chain": 14,
+    "git": 12,
+    "data": 14,
+    "web": 14,
+    "recover": 8,
+    "ask": 6,
+    "german": 10,
+    "chinese": 10,
+}
 """Of the second edition's families; "long" is stage 3 alone."""
 SECOND_SHARE = 0.35
 """Of all sessions, those of the second edition's families, from stage 1 on."""

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from k3agent.backend.training.wordings import steps
 from k3agent.backend.training.wordings.catalog import goal
 from k3agent.backend.training.wordings.grammar import phrase
 from k3agent.backend.training.wordings.join import follow_up, join, lower_start
@@ -56,3 +57,20 @@ def test_follow_ups_keep_values_and_vary() -> None:
         assert "Some.Value" in text
         seen.add(text.split("Some.Value")[0])
     assert len(seen) > 200
+
+
+@pytest.mark.parametrize("part", ["train", "held_out", "hard"])
+def test_lists_and_commits_hold_every_wish(part: str) -> None:
+    wishes = ["set A to 1", "add `x = {2}` to b.py", "show c", "delete d"]
+    for seed in range(200):
+        rng = Random(seed)
+        for count in (2, 3, 4):
+            text = steps.listed(wishes[:count], rng, part)
+            assert all(text.count(wish) == 1 for wish in wishes[:count]), text
+        text = steps.committed(wishes[1], 'fix: the "a" thing', rng, part)
+        assert wishes[1] in text and 'fix: the "a" thing' in text
+
+
+def test_no_frame_of_training_is_held_out() -> None:
+    for frames in (steps.LISTS, steps.COMMITS):
+        assert not set(frames["train"]) & set(frames["held_out"])
