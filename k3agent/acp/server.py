@@ -173,12 +173,16 @@ class Server:
         options = self._session_options(cwd, extra, editor.wrap)
         handed = read_servers(list_of(params, "mcpServers"), self._options.environ)
         options = dataclasses.replace(options, servers=merged(options.servers, handed))
-        if how == "new":
-            session = await Session.create(options)
-        elif how == "fork":
-            session = await Session.fork(known, options)
-        else:
-            session = await Session.resume(known, options)
+        try:
+            if how == "new":
+                session = await Session.create(options)
+            elif how == "fork":
+                session = await Session.fork(known, options)
+            else:
+                session = await Session.resume(known, options)
+        except BaseException:
+            await options.client.aclose()
+            raise
         editor.session_id = session.id
         broadcast = Broadcast(session, self._options.home)
         await broadcast.start()

@@ -17,7 +17,8 @@ from typing import Any
 
 from k3agent import __version__
 from k3agent.acp.stdio import StandardStreams
-from k3agent.agent.options import Limits, SessionOptions
+from k3agent.agent.live import Broadcast
+from k3agent.agent.options import SessionOptions
 from k3agent.agent.session import Session
 from k3agent.config.flags import add_model_and_rules
 from k3agent.config.keys import with_stored_keys
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 NUM_LISTED = 20
+MAX_REPORTS = 200
 CLOSE_S = 5.0
 ABOUT = (
     "k3agent is a coding agent. `run` hands it a task in a folder: it reads, edits, runs commands"
@@ -149,15 +151,17 @@ async def _serve(server: AgentServer) -> int:
 
 @dataclasses.dataclass(slots=True)
 class _Task:
-    """A session at work, or done. `said` is the last answer; `ended` is set at its end."""
+    """A session at work, or closed again. `said` is the last answer, `report` what was told at the end."""
 
     session: Session
     client: ModelClient
+    broadcast: Broadcast
     said: str = ""
     doing: str = ""
     ended: TurnEnded | None = None
     error: str = ""
     work: asyncio.Task[None] | None = None
+    report: JsonObject | None = None
 
     def event(self, event: AnyEvent) -> None:
         if isinstance(event, MessageAdded) and event.message.role is Role.ASSISTANT:
@@ -209,9 +213,10 @@ class AgentServer:
             self.peer.cancel(params.get("requestId"))
 
     async def aclose(self) -> None:
-        while self._tasks:
-            _, task = self._tasks.popitem()
-            await _close(task)
+        for task in self._tasks.values():
+            task.session.interrupt("the server of the tool has ended")
+        works = [task.work for task in self._tasks.values() if task.work is not None]
+        await asyncio.gather(*works, return_exceptions=True)
 
     # --- tools --------------------------------------------------------------------------------------------
 
@@ -251,7 +256,8 @@ class AgentServer:
         except asyncio.CancelledError:
             task.session.interrupt("the client cancelled the call")
             raise
-        return _result(self._report(task), is_error=bool(task.error))
+        assert task.report is not None
+        return _result(task.report, is_error=bool(task.error))
 
     async def _turn(self, task: _Task, prompt: str) -> None:
         try:
@@ -263,6 +269,12 @@ class AgentServer:
                     task.error = "there is nothing to finish in this session: give a prompt"
         except K3AgentError as error:
             task.error = str(error)
+        finally:
+            # Closed at once: other programs, and a later `resume`, may go on with it.
+            task.report = self._report(task)
+            await task.session.aclose()
+            await task.broadcast.aclose()
+            await task.client.aclose()
 
     def _progress(self, token: Any) -> Callable[[str], None]:
         count = 0
@@ -288,11 +300,8 @@ class AgentServer:
 
     async def _reopen(self, session_id: str) -> _Task:
         known = self._tasks.get(session_id)
-        if known is not None:
-            if known.session.is_running:
-                raise ValueError(f"session {session_id} is at work: ask status, and wait for its end")
-            known.error, known.ended = "", None
-            return known
+        if known is not None and known.report is None:
+            raise ValueError(f"session {session_id} is at work: ask status, and wait for its end")
         store = SessionStore(self._home)
         try:
             stored = store.load(store.resolve(session_id))
@@ -323,15 +332,23 @@ class AgentServer:
             options,
             allow=(*settings.allow, *self._allow),
             deny=(*settings.deny, *self._deny),
-            limits=limits if isinstance(limits, Limits) else options.limits,
+            limits=limits,
         )
-        if session_id is None:
-            session = await Session.create(options)
-        else:
-            session = await Session.resume(session_id, options)
-        task = _Task(session, client)
+        try:
+            if session_id is None:
+                session = await Session.create(options)
+            else:
+                session = await Session.resume(session_id, options)
+        except BaseException:
+            await client.aclose()
+            raise
+        task = _Task(session, client, Broadcast(session, self._home))
+        await task.broadcast.start()
         session.subscribe(task.event)
         self._tasks[session.id] = task
+        closed = [name for name, old in self._tasks.items() if old.report is not None]
+        for name in closed[:-MAX_REPORTS]:
+            del self._tasks[name]
         return task
 
     # --- reports ------------------------------------------------------------------------------------------
@@ -356,8 +373,9 @@ class AgentServer:
         return report
 
     def _status(self, session_id: str | None) -> JsonObject:
-        if session_id is not None and session_id in self._tasks:
-            return self._report(self._tasks[session_id])
+        task = self._tasks.get(session_id or "")
+        if task is not None:
+            return task.report or self._report(task)
         store = SessionStore(self._home)
         try:
             if session_id is not None:
@@ -377,19 +395,12 @@ class AgentServer:
                 "title": row.title,
                 "cwd": row.cwd,
                 "updated_at": row.updated_at.isoformat(),
-                "is_running": row.id in self._tasks and self._tasks[row.id].session.is_running,
+                "is_running": row.id in self._tasks and self._tasks[row.id].report is None,
             }
             for row in rows
             if not row.owner
         ]
         return {"sessions": listed[:NUM_LISTED]}
-
-
-async def _close(task: _Task) -> None:
-    await task.session.aclose()
-    if task.work is not None:
-        await asyncio.gather(task.work, return_exceptions=True)
-    await task.client.aclose()
 
 
 def _check(arguments: JsonObject, schema: JsonObject) -> None:

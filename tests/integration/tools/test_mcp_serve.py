@@ -45,7 +45,7 @@ def told(result: Any) -> dict[str, Any]:
 
 
 async def test_a_task_is_run_and_its_session_gone_on_with(bench: Bench) -> None:
-    with served(bench, [*task(), Step(text="It is TWO.")]) as server:
+    with served(bench, [*task(), Step(text="It is TWO."), Step(text="Still TWO.")]) as server:
         async with client(bench) as session:
             tools = await session.list_tools()
             assert [tool.name for tool in tools.tools] == ["run", "resume", "status"]
@@ -56,11 +56,14 @@ async def test_a_task_is_run_and_its_session_gone_on_with(bench: Bench) -> None:
                 await session.call_tool("resume", {"session_id": done["session_id"], "prompt": "What is it?"})
             )
             assert more["answer"] == "It is TWO."
+            # It is closed between the calls: other programs can have it.
+            ran = await asyncio.to_thread(bench.run, "run", "And now?", "--resume", done["session_id"])
+            assert ran.code == 0, ran.err
             listed = told(await session.call_tool("status", {}))
             assert [row["session_id"] for row in listed["sessions"]] == [done["session_id"]]
         async with client(bench) as session:
             status = told(await session.call_tool("status", {"session_id": done["session_id"]}))
-            assert (status["state"], status["answer"]) == ("success", "It is TWO.")
+            assert (status["state"], status["answer"]) == ("success", "Still TWO.")
     assert (bench.workspace / "a.txt").read_text() == "one\nTWO\nthree\n"
     earlier, later = server.requests[3].json["messages"], server.requests[4].json["messages"]
     assert later[: len(earlier)] == earlier
