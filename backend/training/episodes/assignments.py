@@ -122,11 +122,11 @@ def new_value(ctx: Setting, old: str, kind: str) -> str:
 def _new_int(ctx: Setting, old: str, kind: str) -> str:
     """A number for a number, seldom something else."""
     rng, roll = ctx.rng, ctx.rng.random()
-    if roll < 0.2:
+    if roll < 0.28:
         # Code may use the old number as a length, so the new one stays small.
         other = (-rng.randint(1, 99), rng.randint(10**4, 10**5), rng.randint(1, 999) / 100)
         return literals.small_number(rng) if kind == "py" else str(rng.choice(other))
-    if roll < 0.25 and kind in CODE:
+    if roll < 0.35 and kind in CODE:
         return literals.version(rng, ctx.words)
     number = int(old.replace("_", ""), 0)
     return str(rng.choice((rng.randint(0, 99), rng.randint(100, 9999), number + 1, number * 2, 10)))

@@ -10,9 +10,11 @@ from k3agent.backend.training.episodes.openwords import TAKEN
 from k3agent.backend.training.episodes.otherfiles import draw_file, markdown_file
 from k3agent.backend.training.episodes.pycode import Module, Style, draw_const, draw_module
 from k3agent.backend.training.episodes.stdlib import excerpt
+from k3agent.backend.training.episodes.testforms import Target, write_tests
 from k3agent.backend.training.episodes.words import STDLIB_CLASH, Words
 
-NEEDS_CLOSE = (float,)
+OTHER_FORMS = 0.3
+"""Of all test files, those with tables of cases, classes and other assertions."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,32 @@ def call_text(func: Func, args: tuple[object, ...], style: Style, prefix: str = 
     return f"{prefix}{func.name}({', '.join(literal(arg, style) for arg in args)})"
 
 
+def _other_forms(
+    rng: random.Random,
+    words: Words,
+    style: Style,
+    module: Module,
+    funcs: list[Func],
+    how: tuple[str, str, str],
+) -> tuple[str, list[str]]:
+    """A test module with a class, a table of cases or other assertions."""
+    head, prefix, kind = how
+    targets = [
+        Target(
+            func.name,
+            func.params,
+            "",
+            f"{prefix}{func.name}({', '.join(f'{{{param}}}' for param in func.params)})",
+            func.cases,
+        )
+        for func in funcs
+    ]
+    chosen = kind if kind == "unittest" else rng.choice(("functions", "class", "table", "table"))
+    title = "".join(part.capitalize() for part in module.stem.split("_"))
+    text, written = write_tests(rng, words, targets, [head], title, chosen, exact=True)
+    return "\n".join(style.dress(text.split("\n"))), written.names
+
+
 def test_file(
     rng: random.Random, words: Words, style: Style, module: Module, funcs: list[Func], dotted: str, kind: str
 ) -> tuple[str, list[str]]:
@@ -49,6 +77,8 @@ def test_file(
         head = f"from {dotted.rsplit('.', 1)[0]} import {stem}" if "." in dotted else f"import {stem}"
     else:
         head = f"from {dotted} import {', '.join(func.name for func in funcs)}"
+    if rng.random() < OTHER_FORMS:
+        return _other_forms(rng, words, style, module, funcs, (head, prefix, kind))
     lines += ["import unittest", "", head, "", ""] if kind == "unittest" else [head, ""]
     indent = "    " if kind == "unittest" else ""
     if kind == "unittest":

@@ -126,6 +126,8 @@ class TestText:
     names: list[str] = field(default_factory=list)
     claims: list[tuple[str, str, Claim]] = field(default_factory=list)
     needs_pytest: bool = False
+    exact: bool = False
+    """Whether every case is compared with `==`: then no bug that a case shows goes unnoticed."""
 
     @property
     def is_unittest(self) -> bool:
@@ -168,11 +170,17 @@ class TestText:
         return one.unittest() if self.is_unittest else one.pytest()
 
 
+def _claim(text: TestText, call: str, value: Any) -> Claim:
+    """A claim as strict as the file wants it."""
+    own = claim(text.rng, call, value)
+    return Claim(call, "==", repr(value)) if text.exact and own.left != call else own
+
+
 def _body(text: TestText, target: Target, args: tuple[Any, ...], value: Any, setup: str) -> list[str]:
     """The lines of one test about one case; `setup` is left out where it stands elsewhere."""
     call = target.filled(target.call, args)
     lines = [setup] if setup else []
-    own = claim(text.rng, call, value)
+    own = _claim(text, call, value)
     known = target.filled(target.setup, args)
     text.claims.append((text.names[-1], known, own))
     if call.count("(") == 1 and own.left == call and text.rng.random() < 0.2 and own.sign in ("==", "approx"):
@@ -233,7 +241,7 @@ def _with_fixture(text: TestText, target: Target) -> None:
         text.needs_pytest = True
         text.lines += ["", "", "@pytest.fixture", f"def {variable}():", f"    return {made_of}"]
         inside = variable
-    own = claim(text.rng, target.filled(target.call, args), value)
+    own = _claim(text, target.filled(target.call, args), value)
     text.claims.append((name, made, own))
     shown = Claim(
         own.left.replace(f"{variable}.", f"{inside}."),
@@ -249,7 +257,7 @@ def _with_fixture(text: TestText, target: Target) -> None:
 
 def _plain(text: TestText, target: Target) -> None:
     """A test for each case, or all cases in one."""
-    cases = target.cases[:3]
+    cases = target.cases if text.exact else target.cases[:3]
     if len(cases) > 1 and not target.setup and text.rng.random() < 0.4:
         name = text.name(target.label, 0)
         text.add(name, [line for args, value in cases for line in _body(text, target, args, value, "")])
@@ -260,7 +268,14 @@ def _plain(text: TestText, target: Target) -> None:
 
 
 def write_tests(
-    rng: random.Random, words: Words, targets: list[Target], imports: list[str], title: str, kind: str = ""
+    rng: random.Random,
+    words: Words,
+    targets: list[Target],
+    imports: list[str],
+    title: str,
+    kind: str = "",
+    *,
+    exact: bool = False,
 ) -> tuple[str, TestText]:
     """A test file for the targets, and what it holds; `title` is a class's name after `Test`."""
     kind = kind or rng.choice(KINDS)
@@ -268,7 +283,7 @@ def write_tests(
         kind = "unittest" if kind == "setup" else "functions"
     if kind == "table" and any("{" in name for target in targets for name in target.params):
         kind = "functions"
-    text = TestText(rng, words, kind)
+    text = TestText(rng, words, kind, exact=exact)
     if text.is_unittest:
         text.lines.append(f"class Test{title}(unittest.TestCase):")
     elif kind == "class":

@@ -166,21 +166,7 @@ def play_move(session: Session, name: str, shown: str) -> tuple[str, str]:
     needed = needed_imports(code, top)
     target = _place(session, shown, code, name, needed)
     old, new = dotted(home.path), dotted(target)
-    for hit in users:
-        fresh = moved_import(hit.text.strip(), name, old, "" if hit.path == target else new)
-        if fresh == hit.text.strip():
-            continue
-        if not fresh:
-            _drop(session, hit, name)
-            continue
-        change_line(
-            session,
-            hit.path,
-            hit.line,
-            hit.text.strip(),
-            fresh,
-            f"{hit.at} imports it from {old}. Now from {new}.",
-        )
+    _adapt(session, users, name, old, new, target)
     old_text = "\n".join([code, *_gap(view, rows)]) + "\n"
     think = f"Remove it from {home.path}, line {home.line}."
     result = session.call("edit", think, path=home.path, old=old_text, new="", line=home.line)
@@ -197,6 +183,25 @@ def play_move(session: Session, name: str, shown: str) -> tuple[str, str]:
     tail = f" Imports adapted in {quoted(files)}." if files else ""
     brought = f" with {quoted(needed)}" if needed else ""
     return "Report it.", f"Moved `{name}` from `{home.path}` to `{target}`{brought}.{tail} {tested(session)}"
+
+
+def _adapt(session: Session, users: list[Hit], name: str, old: str, new: str, target: str) -> None:
+    """Import lines of a moved name in other files."""
+    for hit in users:
+        fresh = moved_import(hit.text.strip(), name, old, "" if hit.path == target else new)
+        if fresh == hit.text.strip():
+            continue
+        if not fresh:
+            _drop(session, hit, name)
+            continue
+        change_line(
+            session,
+            hit.path,
+            hit.line,
+            hit.text.strip(),
+            fresh,
+            f"{hit.at} imports it from {old}. Now from {new}.",
+        )
 
 
 def _gap(view: View, rows: list[tuple[int, str]]) -> list[str]:

@@ -74,15 +74,10 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
             f"renamed. Which other name shall I use?",
         )
     longer = {hit.path for hit in others if re.search(rf"\w{re.escape(old)}|{re.escape(old)}\w", hit.text)}
-    told: list[str] = []
     for path, rows in table.items():
         if path not in longer:
-            think = f"{path}: only {old} itself. Replace all."
-            result = edit_text(session, path, old, new, think, everywhere=True)
-            counted = re.search(r"\((\d+ replacements?)\)", result.lines[0])
-            told.append(f"`{path}` ({counted[1]})" if counted else f"`{path}`")
+            edit_text(session, path, old, new, f"{path}: only {old} itself. Replace all.", everywhere=True)
             continue
-        told.append(f"`{path}`")
         for row in rows:
             line, fresh = row.text.strip(), swap_word(row.text.strip(), old, new)
             change_line(
@@ -98,7 +93,7 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
         raise Report(
             f"Some are left: {left[0].at}.", f"`{old}` still occurs in {quoted([hit.at for hit in left])}."
         )
-    return "None left.", f"Renamed `{old}` to `{new}` in {several(told, 10)}."
+    return "None left.", f"Renamed `{old}` to `{new}` in {quoted(list(table), 10)}."
 
 
 def new_name(ctx: Setting, old: str) -> str:
