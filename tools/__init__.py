@@ -17,7 +17,7 @@ COMPACT = ("read", "write", "edit", "grep", "glob", "shell")
 # Subagents have nobody to ask but the session that started them, and leave its memory alone.
 NOT_FOR_SUBAGENTS = ("ask", "memory")
 # What takes room in the prompt that a small window does not have; nor is there any for subagents' reports.
-NOT_FOR_SMALL = ("task", "skill", "memory", "recall")
+NOT_FOR_SMALL = ("task", "skill", "memory", "recall", "repomap")
 
 
 def __getattr__(name: str) -> Any:
@@ -33,6 +33,7 @@ def __getattr__(name: str) -> Any:
     from k3agent.tools.patch import PatchTool
     from k3agent.tools.read import ReadTool
     from k3agent.tools.recall import RecallTool
+    from k3agent.tools.repomap import RepoMapTool
     from k3agent.tools.shell import ShellTool
     from k3agent.tools.skill import SkillTool
     from k3agent.tools.task import TaskTool
@@ -42,7 +43,7 @@ def __getattr__(name: str) -> Any:
     tools = (
         ReadTool(), WriteTool(), EditTool(), GrepTool(), GlobTool(), ShellTool(),
         PatchTool(), JobsTool(), TodoTool(), AskTool(), TaskTool(),
-        SkillTool(), MemoryTool(), RecallTool(),
+        SkillTool(), MemoryTool(), RecallTool(), RepoMapTool(),
     )  # fmt: skip
     globals()["BUILTIN"] = {tool.name: tool for tool in tools}
     return globals()["BUILTIN"]

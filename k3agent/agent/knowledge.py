@@ -18,6 +18,7 @@ from k3agent.safety.visible import reveal
 from k3agent.store.memories import EVERYWHERE, Memory
 from k3agent.store.search import Found, search
 from k3agent.store.sessions import SessionStore
+from k3agent.store.symbols import SymbolCache
 
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.support.knowledge import Knowledge
@@ -115,6 +116,7 @@ def knowledge_of(cwd: Path, extensions: Extensions, store: SessionStore, emitter
         forget=forget,
         memories=lambda: [_line(memory) for memory in store.memories(root)],
         recall=recall,
+        symbols=SymbolCache(store.home),
     )
 
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from k3agent.errors import ToolError
 
-# Symbols of one file as they are stored: a text that only tools/support/symbols.py reads.
-Symbols = str
-
 
 class SymbolStore(Protocol):
-    """Keeps what was found in files. Used from one worker thread at a time."""
+    """Keeps what was found in files, as texts that only tools/support/symbols.py reads. For any thread."""
 
-    def known(self, stamps: Mapping[str, str]) -> dict[str, Symbols]:
-        """What is known of these files: path to symbols, for those whose stamp is the same."""
+    def known(self, root: str) -> dict[str, tuple[str, str]]:
+        """What is known of files below `root`: path to (stamp, symbols)."""
         ...
 
-    def by_hash(self, hashes: Sequence[str]) -> dict[str, Symbols]: ...
+    def by_hash(self, hashes: Sequence[str]) -> dict[str, str]:
+        """The symbols of files with these contents, wherever they lay."""
+        ...
 
-    def keep(self, found: Sequence[tuple[str, str, str, Symbols]]) -> None:
-        """(path, stamp, hash, symbols) of each file."""
+    def keep(self, found: Sequence[tuple[str, str, str, str]], gone: Sequence[str] = ()) -> None:
+        """Take up (path, stamp, hash, symbols); forget the paths that are `gone`."""
         ...
 
 

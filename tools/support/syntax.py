@@ -101,11 +101,22 @@ def _toml(text: str) -> str:
 @cache
 def _parser(package: str, function: str) -> Any:
     """None where the grammar is not installed."""
+    language = grammar_of(package, function)
+    if language is None:
+        return None
+    from tree_sitter import Parser  # lazy: native, 10 ms
+
+    return Parser(language)
+
+
+@cache
+def grammar_of(package: str, function: str) -> Any:
+    """A language of tree-sitter; None where its grammar is not installed."""
     try:
-        from tree_sitter import Language, Parser  # lazy: native, 10 ms
+        from tree_sitter import Language  # lazy: native, 10 ms
 
         grammar = importlib.import_module(f"tree_sitter_{package}")
-        return Parser(Language(getattr(grammar, function)()))
+        return Language(getattr(grammar, function)())
     except (ImportError, AttributeError, TypeError, ValueError):
         return None
 

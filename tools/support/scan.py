@@ -1,0 +1,108 @@
+"""The symbols of all files of a folder: what is known of before, and what time allows to read now."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k3agent.safety.secretfiles import is_secret_file
+from k3agent.tools.support.ignore import walk
+from k3agent.tools.support.knowledge import SymbolStore
+from k3agent.tools.support.symbols import MAX_FILE_BYTES, SUFFIXES, FileSymbols, symbols_of
+
+MAX_FILES = 20_000
+BATCH = 100
+
+
+@dataclass(slots=True)
+class Scan:
+    """`files`: path in the folder to symbols; `waiting`: files that were not read yet; `num_left_out`: files
+    beyond MAX_FILES.
+    """
+
+    files: dict[str, FileSymbols] = field(default_factory=dict)
+    waiting: int = 0
+    num_left_out: int = 0
+
+
+def scan(root: Path, store: SymbolStore | None, patience_s: float) -> Scan:
+    """For a worker thread. Files that changed last are read first."""
+    end = time.monotonic() + patience_s
+    found = Scan()
+    stamps = _stamps(root, found)
+    known = {} if store is None else store.known(str(root))
+    unread: list[str] = []
+    for path, (stamp, _) in stamps.items():
+        before = known.get(f"{root}/{path}")
+        symbols = None if before is None or before[0] != stamp else _loaded(before[1])
+        if symbols is None:
+            unread.append(path)
+        else:
+            found.files[path] = symbols
+    gone = [path for path in known if path.removeprefix(f"{root}/") not in stamps]
+    unread.sort(key=lambda path: -stamps[path][1])
+    for at in range(0, len(unread), BATCH):
+        if time.monotonic() > end:
+            found.waiting = len(unread) - at
+            break
+        batch = unread[at : at + BATCH]
+        _read(root, {path: stamps[path][0] for path in batch}, store, found)
+    # At the end: a file that was only moved has been found by its content meanwhile.
+    if store is not None and gone and not found.num_left_out:
+        store.keep((), gone)
+    return found
+
+
+def _stamps(root: Path, found: Scan) -> dict[str, tuple[str, int]]:
+    """Path to (stamp, time of the last change) of the files in languages that are known."""
+    stamps: dict[str, tuple[str, int]] = {}
+    for entry in walk(root):
+        if entry.is_dir or entry.is_link or not entry.shown.endswith(SUFFIXES):
+            continue
+        name = entry.shown.rsplit("/", 1)[-1]
+        if is_secret_file(name):
+            continue
+        try:
+            info = Path(entry.path).stat()
+        except OSError:
+            continue
+        if info.st_size > MAX_FILE_BYTES:
+            continue
+        if len(stamps) == MAX_FILES:
+            found.num_left_out += 1
+            continue
+        stamps[entry.shown] = (f"{info.st_mtime_ns}-{info.st_size}", info.st_mtime_ns)
+    return stamps
+
+
+def _read(root: Path, batch: dict[str, str], store: SymbolStore | None, found: Scan) -> None:
+    contents = dict(_contents(root, batch))
+    hashes = {path: hashlib.sha256(data).hexdigest() for path, data in contents.items()}
+    known = {} if store is None else store.by_hash(list(hashes.values()))
+    rows: list[tuple[str, str, str, str]] = []
+    for path, digest in hashes.items():
+        symbols = _loaded(known[digest]) if digest in known else None
+        if symbols is None:
+            symbols = symbols_of(path, contents[path])
+        found.files[path] = symbols
+        rows.append((f"{root}/{path}", batch[path], digest, symbols.dump()))
+    if store is not None:
+        store.keep(rows)
+
+
+def _contents(root: Path, paths: Iterable[str]) -> Iterable[tuple[str, bytes]]:
+    for path in paths:
+        try:
+            yield path, (root / path).read_bytes()
+        except OSError:
+            continue
+
+
+def _loaded(text: str) -> FileSymbols | None:
+    try:
+        return FileSymbols.load(text)
+    except ValueError:
+        return None
