@@ -113,10 +113,7 @@ def places_of(name: str, found: Scan, prefix: str = "") -> str:
     if not hits:
         return f"Nothing is defined here whose name holds {name}. Try grep."
     hits.sort(key=lambda hit: (hit[0], hit[1].line))
-    lines = [
-        f"{prefix}{path}:{item.line}: {item.kind} {item.name}: {item.text}"
-        for path, item in hits[:MAX_PLACES]
-    ]
+    lines = [f"{prefix}{path}:{item.line}: {item.text}" for path, item in hits[:MAX_PLACES]]
     if len(hits) > MAX_PLACES:
         lines.append(f"[{len(hits) - MAX_PLACES} more]")
     for known in dict.fromkeys(item.name for _, item in hits[:3]):

@@ -162,7 +162,12 @@ async def test_instructions_that_fill_the_window_stop_the_start_and_are_named(tm
 async def test_a_small_window_has_no_subagents(tmp_path: Path) -> None:
     small = await start(tmp_path, [], info=dataclasses.replace(FULL, context_window=16_384))
     large = await start(tmp_path, [], info=dataclasses.replace(FULL, context_window=65_536))
-    assert set(large.session.tool_names) - set(small.session.tool_names) == {"task", "memory", "recall", "repomap"}
+    assert set(large.session.tool_names) - set(small.session.tool_names) == {
+        "task",
+        "memory",
+        "recall",
+        "repomap",
+    }
     await small.session.aclose()
     await large.session.aclose()
 
