@@ -8,7 +8,6 @@ import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from k3agent.errors import ConfigError, K3AgentError
 from k3agent.types import ImagePart, JsonObject
@@ -97,27 +96,6 @@ def read_schema(path: Path) -> JsonObject:
     except SchemaError as error:
         raise ConfigError(f"--json-schema {path}: no valid JSON schema: {error.message}") from error
     return schema
-
-
-def read_structured(text: str, schema: JsonObject) -> tuple[Any, str]:
-    """(value, "") for an answer that is JSON valid against the schema, else (None, what is wrong with it).
-
-    A code fence around the JSON is taken off: models add it against orders.
-    """
-    from jsonschema import Draft202012Validator  # lazy: 0.1 s, only with the flag
-
-    bare = text.strip()
-    if bare.startswith("```") and bare.endswith("```"):
-        bare = bare.partition("\n")[2].removesuffix("```").strip()
-    try:
-        value = json.loads(bare)
-    except (ValueError, RecursionError) as error:
-        return None, f"it is no JSON: {error}"
-    problem = next(iter(Draft202012Validator(schema).iter_errors(value)), None)
-    if problem is None:
-        return value, ""
-    place = "/".join(str(part) for part in problem.absolute_path) or "the root"
-    return None, f"at {place}: {problem.message}"
 
 
 def parse_user_line(line: str) -> str:

@@ -27,6 +27,7 @@ from pathlib import Path
 from k3agent.agent.live import Broadcast
 from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.session import Session
+from k3agent.agent.structured import fitting
 from k3agent.errors import ConfigError, K3AgentError
 from k3agent.events import AnyEvent, MessageAdded, TurnEnded, TurnOutcome
 from k3agent.headless.exitcodes import BY_SIGNAL, ExitCode, code_of_error, code_of_turn, outcome_of_error
@@ -37,7 +38,6 @@ from k3agent.headless.inputs import (
     read_image,
     read_prompt,
     read_schema,
-    read_structured,
     user_lines,
 )
 from k3agent.headless.keptchecks import keep_checks, kept_checks
@@ -61,7 +61,6 @@ _CLOSE_LIMIT_S = 3.0
 # How long a reader that has stopped reading is waited for once a signal has asked for the end.
 _URGENT_FLUSH_S = 60.0
 _TICK_S = 1.0
-_MAX_SCHEMA_REPAIRS = 2
 # Nobody can be asked: inside the sandbox the model works freely, anything else is denied.
 DEFAULT_MODE = "auto"
 # A second signal after this long ends the process at once.
@@ -295,24 +294,12 @@ class HeadlessRun:
     async def _structured_end(self, session: Session, ended: TurnEnded) -> End:
         """The answer as JSON valid against the schema; the model is told what is wrong, a few times."""
         assert self.schema is not None
-        problem = ""
-        for attempt in range(_MAX_SCHEMA_REPAIRS + 1):
-            self.structured, problem = read_structured(self.words, self.schema)
-            if not problem:
-                return self._turn_end(session, ended)
-            if attempt == _MAX_SCHEMA_REPAIRS:
-                break
-            ended = await self._turn(
-                session,
-                f"Your answer does not fit the required JSON schema: {problem}. "
-                "Answer again with the JSON alone, without any other text.",
-                [],
-            )
-            if ended.outcome is not TurnOutcome.SUCCESS:
-                return self._turn_end(session, ended)
-        return self._ended(
-            TurnOutcome.EXECUTION, ExitCode.ERROR, f"the answer does not fit the JSON schema: {problem}"
+        ended, self.structured, problem = await fitting(
+            ended, lambda: self.words, self.schema, lambda text: self._turn(session, text, [])
         )
+        if problem:
+            return self._ended(TurnOutcome.EXECUTION, ExitCode.ERROR, problem)
+        return self._turn_end(session, ended)
 
     # --- its end ---
 

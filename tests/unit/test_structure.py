@@ -34,6 +34,7 @@ FRONT_ENDS = {
     "k3agent.headless",
     "k3agent.tui",
     "k3agent.acp",
+    "k3agent.sdk",
     "k3agent.doctor",
     "k3agent.export",
     "k3agent.stats",
