@@ -93,6 +93,17 @@ def run(ops: Sequence[str], setting: Setting, repeats: int = REPEATS) -> Iterato
                 torch.cuda.empty_cache()
 
 
+def faster_ops(rows: Sequence[Row]) -> list[str]:
+    """Operations where Triton beat the plain form in every case that has both: what `pinned.FASTER` lists."""
+    found: dict[str, bool] = {}
+    times = {(row.op, row.shape, row.implementation): row for row in rows}
+    for (op, shape, name), row in times.items():
+        fast = times.get((op, shape, "triton"))
+        if name == "reference" and fast is not None:
+            found[op] = found.get(op, True) and fast.median_us < row.median_us
+    return sorted(op for op, is_faster in found.items() if is_faster)
+
+
 def environment(device: torch.device) -> dict[str, str]:
     """The versions and the device that a table belongs to."""
     found = {"device": gpu_name(device), "torch": torch.__version__, "python": sys.version.split()[0]}
@@ -147,6 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{row.op} {row.shape} {row.implementation}: {row.median_us:.1f} us{graph}", file=sys.stderr)
     table = markdown(rows, environment(device))
     print(table)
+    print(f"Triton is faster in every case of: {', '.join(faster_ops(rows)) or 'none'}")
     if options.markdown:
         options.markdown.write_text(table)
     if options.json:

@@ -29,7 +29,7 @@ class Case:
     """Of the matrix products that the operation needs."""
     graphs: set[str] = field(default_factory=lambda: {"triton"})
     """Implementations that a CUDA graph can capture."""
-    error: Callable[[str], float] | None = None
+    error: Callable[[str], float | None] | None = None
     """The relative error of an implementation on this case."""
     limits: dict[str, int] = field(default_factory=dict)
     """The shape as tables of configurations know it (`pinned.pick`)."""

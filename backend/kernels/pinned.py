@@ -29,9 +29,12 @@ class Row:
         return self.gpu in gpu and all(shape[name] <= limit for name, limit in self.most.items())
 
 
+FASTER: dict[str, tuple[str, ...]] = {}
+"""By part of the GPU's name: the operations for which Triton was measured to be faster than PyTorch in every
+case of `kernels.bench`, which prints them. Where nothing was measured, `auto` takes PyTorch."""
+
 _rows: dict[str, list[Row]] = {}
 _candidates: dict[str, Mapping[str, Sequence[int | str]]] = {}
-_faster: dict[str, set[str]] = {}
 _overrides: dict[str, Values] = {}
 
 
@@ -68,11 +71,6 @@ def override(op: str, values: Values) -> Iterator[None]:
         del _overrides[op]
 
 
-def mark_faster(gpu: str, *ops: str) -> None:
-    """Note that Triton was measured to be faster than PyTorch for these operations on this GPU."""
-    _faster.setdefault(gpu, set()).update(ops)
-
-
 def is_faster(op: str, gpu: str) -> bool:
     """Was Triton measured to be faster there?"""
-    return any(part in gpu and op in ops for part, ops in _faster.items())
+    return any(part in gpu and op in ops for part, ops in FASTER.items())

@@ -29,7 +29,7 @@ pinned.pin(
         "join_warps": 4,
     }),
     candidates={
-        "least_tokens": [0], "segment": [16384, 32768, 65536], "block_m": [64, 128], "block_n": [32, 64, 128],
+        "least_tokens": [0, 1 << 30], "segment": [32768], "block_m": [64, 128], "block_n": [32, 64, 128],
         "num_warps": [4, 8], "num_stages": [2, 3], "join_warps": [4],
     },
 )  # fmt: skip

@@ -100,3 +100,30 @@ def test_triton_by_name_is_refused_where_it_cannot_run(monkeypatch: pytest.Monke
     with pytest.raises(BackendError, match="cannot be used"):
         registry.load_triton("kda_step")
     assert registry.choose("kda_step", "auto", "cpu") is registry.get("kda_step")
+
+
+ATTENTION = ["kda_decode", "kda_prefill", "mla_decode", "mla_prefill", "mla_store", "stream_read"]
+
+
+def test_cases_of_attention_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert bench.main([*ATTENTION, "--tiny", "--device", "cpu", "--repeats", "1"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"| {op} |" in said for op in ATTENTION)
+    assert "every case of: none" in said
+
+
+def test_faster_means_in_every_case() -> None:
+    def row(op: str, shape: str, name: str, median_us: float) -> bench.Row:
+        return bench.Row(op, shape, name, median_us, median_us, None, None, None, None)
+
+    rows = [row("a", "1", "reference", 2), row("a", "1", "triton", 1), row("a", "2", "triton", 9)]
+    rows += [row("b", "1", "reference", 2), row("b", "1", "triton", 1)]
+    rows += [row("b", "2", "reference", 2), row("b", "2", "triton", 3)]
+    assert bench.faster_ops(rows) == ["a"]
+
+
+def test_auto_takes_what_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pinned.FASTER, "H200", ("kda_step",))
+    assert pinned.is_faster("kda_step", "NVIDIA H200")
+    assert not pinned.is_faster("kda_step", "NVIDIA H100") and not pinned.is_faster("route", "NVIDIA H200")
