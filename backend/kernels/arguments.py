@@ -84,3 +84,7 @@ class KdaCache:
     """[slots, W-1, 3*H*K], activation dtype: what the convolution last read, oldest first."""
     states: Tensor
     """[slots, H, K, V], fp32."""
+
+    def copy(self) -> "KdaCache":
+        """The same contents in memory of their own."""
+        return KdaCache(self.tails.clone(), self.states.clone())

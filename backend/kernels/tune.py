@@ -1,15 +1,17 @@
 """Tries configurations of one operation and prints the row for its table: `python -m
 k3agent.backend.kernels.tune OP`.
 
-For each case of the operation in `kernels.cases` the candidates are timed in a CUDA graph; one that does not
-compile, does not fit the GPU or errs more than the pinned one is left out.
+For each case of the operation in `kernels.cases` one value of the pinned configuration after another is
+changed, and each candidate timed in a CUDA graph; one that does not compile, does not fit the GPU or errs
+much more than the pinned one is left out.
 """
 
 import argparse
-import itertools
-import logging
+import math
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -18,16 +20,19 @@ from k3agent.backend.kernels.cases import Case, Setting
 from k3agent.backend.kernels.gpu import gpu_name, runs_triton
 from k3agent.backend.kernels.timing import measure
 
-log = logging.getLogger(__name__)
-
 MOST_ERROR_GROWTH = 4.0
 """A candidate may err so many times as much as the pinned configuration."""
+ENOUGH_GAIN = 0.99
+"""Another round is made when the last one got the time below this part of what it was."""
 
 
-def combinations(candidates: Mapping[str, Sequence[int | str]]) -> Iterator[dict[str, int | str]]:
-    """Every combination of the candidates of each value."""
-    for values in itertools.product(*candidates.values()):
-        yield dict(zip(candidates, values, strict=True))
+def changes(
+    values: pinned.Values, candidates: Mapping[str, Sequence[int | str]], name: str
+) -> Iterator[pinned.Values]:
+    """The configuration with another candidate for one of its values."""
+    for candidate in candidates[name]:
+        if candidate != values[name]:
+            yield {**values, name: candidate}
 
 
 def time_candidate(
@@ -35,30 +40,54 @@ def time_candidate(
 ) -> tuple[float, float | None]:
     """Microseconds and error of the Triton implementation under these values."""
     with pinned.override(table, values):
-        elapsed = measure(case.calls[registry.TRITON], device, graph=device.type == "cuda").median_ms * 1e3
+        elapsed = (
+            measure(
+                case.calls[registry.TRITON],
+                device,
+                graph=device.type == "cuda" and registry.TRITON in case.graphs,
+            ).median_ms
+            * 1e3
+        )
         return elapsed, case.error(registry.TRITON) if case.error is not None else None
 
 
-def tune_case(case: Case, table: str, device: torch.device) -> tuple[pinned.Values, float] | None:
-    """The fastest configuration for a case and its time; None when none ran."""
-    try:
-        _, pinned_error = time_candidate(case, table, case_values(case, table, device), device)
-    except gpu.failures() as error:  # a pinned row may not suit a new GPU
-        log.warning("the pinned configuration fails on %s: %s", case.shape, error)
-        pinned_error = None
-    best: tuple[pinned.Values, float] | None = None
-    for values in combinations(pinned.candidates(table)):
+@dataclass
+class Search:
+    """The best configuration of one case so far, starting from the pinned one."""
+
+    case: Case
+    table: str
+    device: torch.device
+    best: pinned.Values
+    time_us: float = math.inf
+    most_error: float = math.inf
+
+    def try_out(self, values: pinned.Values) -> None:
+        """Time a configuration and keep it when it is faster; one that fails or errs too much is left out."""
         try:
-            elapsed, error = time_candidate(case, table, values, device)
+            elapsed, error = time_candidate(self.case, self.table, values, self.device)
         except gpu.failures() as failure:
-            print(f"  {values}: {type(failure).__name__}", file=sys.stderr)
-            continue
-        print(f"  {values}: {elapsed:.1f} us, error {error}", file=sys.stderr)
-        if pinned_error and error and error > MOST_ERROR_GROWTH * pinned_error:
-            continue
-        if best is None or elapsed < best[1]:
-            best = values, elapsed
-    return best
+            print(f"  {dict(values)}: {type(failure).__name__}", file=sys.stderr)
+            return
+        print(f"  {dict(values)}: {elapsed:.1f} us, error {error}", file=sys.stderr)
+        if self.most_error == math.inf and error:
+            self.most_error = MOST_ERROR_GROWTH * error
+        if elapsed < self.time_us and (error or 0.0) <= self.most_error:
+            self.best, self.time_us = values, elapsed
+
+    def descend(self, deadline: float) -> None:
+        """Change one value after another, and go round until nothing gets better or the time is over."""
+        self.try_out(self.best)
+        candidates = pinned.candidates(self.table)
+        while True:
+            before = self.time_us
+            for name in candidates:
+                for values in list(changes(self.best, candidates, name)):
+                    if time.monotonic() > deadline:
+                        return
+                    self.try_out(values)
+            if not self.time_us < before * ENOUGH_GAIN:
+                return
 
 
 def case_values(case: Case, table: str, device: torch.device) -> pinned.Values:
@@ -79,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("op", help="operation, as in the table of kernels.bench")
     parser.add_argument("--table", help="which of its tables of configurations; none: the one of its name")
     parser.add_argument("--shape", default="", help="only cases whose shape contains this")
+    parser.add_argument("--seconds", type=float, default=120.0, help="at most for each case (default: 120)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="shapes for a test of the command itself")
     options = parser.parse_args(argv)
@@ -93,10 +123,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.shape not in case.shape or registry.TRITON not in case.calls:
             continue
         print(f"{options.op} {case.shape}", file=sys.stderr)
-        best = tune_case(case, table, device)
-        if best is not None:
-            print(f"# {case.shape}: {best[1]:.1f} us")
-            print(row_text(best[0], gpu_name(device), case.limits))
+        search = Search(case, table, device, case_values(case, table, device))
+        search.descend(time.monotonic() + options.seconds)
+        if search.time_us < math.inf:
+            print(f"# {case.shape}: {search.time_us:.1f} us")
+            print(row_text(search.best, gpu_name(device), case.limits), flush=True)
     return 0
 
 

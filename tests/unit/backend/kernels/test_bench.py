@@ -127,3 +127,22 @@ def test_auto_takes_what_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(pinned.FASTER, "H200", ("kda_step",))
     assert pinned.is_faster("kda_step", "NVIDIA H200")
     assert not pinned.is_faster("kda_step", "NVIDIA H100") and not pinned.is_faster("route", "NVIDIA H200")
+
+
+def test_tuning_descends_and_leaves_out_what_errs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned.pin("toy", Row({"a": 1, "b": 1}), candidates={"a": [1, 2, 3], "b": [1, 2]})
+    times = {(1, 1): 9, (2, 1): 7, (3, 1): 8, (2, 2): 1, (1, 2): 5, (3, 2): 4}
+
+    def timed(case: Case, table: str, values: pinned.Values, device: torch.device) -> tuple[float, float]:
+        if (values["a"], values["b"]) == (3, 2):
+            raise RuntimeError("out of resource")
+        return times[values["a"], values["b"]], 1.0 if values["b"] == 2 and values["a"] == 1 else 0.1
+
+    monkeypatch.setattr(tune, "time_candidate", timed)
+    case = Case("toy", "n=1", {})
+    search = tune.Search(case, "toy", torch.device("cpu"), {"a": 1, "b": 1})
+    search.descend(deadline=float("inf"))
+    assert (search.best, search.time_us) == ({"a": 2, "b": 2}, 1)
+    late = tune.Search(case, "toy", torch.device("cpu"), {"a": 1, "b": 1})
+    late.descend(deadline=0.0)
+    assert late.time_us == 9
