@@ -58,7 +58,7 @@ def frozen_specs(options: SessionOptions) -> list[ToolSpec]:
     from k3agent.tools.mcp.fleet import frozen_specs  # lazy: only with servers
 
     limit = int(info.context_window * SHARE * CHARS_PER_TOKEN)
-    return frozen_specs(options.servers, options.home, limit)
+    return frozen_specs(options.servers, options.user_home or options.home, limit)
 
 
 def has_servers(specs: Sequence[ToolSpec]) -> bool:
@@ -89,12 +89,14 @@ def with_servers(options: SessionOptions, specs: Sequence[ToolSpec], emitter: Em
         return options
     from k3agent.tools.mcp.fleet import Fleet  # lazy: only with servers
 
+    home = options.user_home or options.home
     fleet = Fleet(
         options.servers,
         environ=child_environ(options.environ),
         cwd=options.cwd.resolve(),
-        home=options.home,
-        tokens=lambda name: token_store(options.home, name),
+        home=home,
+        keeps_lists=home == options.home,
+        tokens=lambda name: token_store(home, name),
         notify=lambda level, text: emitter.emit(Noticed, level=level, text=text),
     )
     fleet.start()

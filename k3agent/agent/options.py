@@ -119,6 +119,8 @@ class SessionOptions:
     servers: tuple[ServerSpec, ...] = ()
     server_warnings: tuple[str, ...] = ()
     fleet: Any = None
+    # The data folder that logins and what is known of servers are read from, if not `home`.
+    user_home: Path | None = None
     # Puts others in the place of tools, as an editor does for those that work on files.
     adapt_tools: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     extensions: Extensions = NO_EXTENSIONS

@@ -282,14 +282,14 @@ class HeadlessRun:
             settings,
             cwd=options.cwd,
             client=client,
-            home=home,
+            home=options.home,
             environ=options.environ,
             default_mode=DEFAULT_MODE,
             extra_dirs=options.extra_dirs,
         )
         told = for_goals(told, options.settings) if options.goals else told
         self.checks = told.checks
-        return dataclasses.replace(told, response_schema=self.schema)
+        return dataclasses.replace(told, response_schema=self.schema, home=home, user_home=options.home)
 
     async def _structured_end(self, session: Session, ended: TurnEnded) -> End:
         """The answer as JSON valid against the schema; the model is told what is wrong, a few times."""

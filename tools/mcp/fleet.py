@@ -49,8 +49,8 @@ def _size(spec: ToolSpec) -> int:
 
 
 class Fleet:
-    """The servers. `notify` is told of failures and of servers that are there late, by level and text;
-    `tokens` gives the store of a server's logins.
+    """The servers. `notify` is told of failures, by level and text; `tokens` gives the store of a server's
+    logins; `home` is where the lists of tools are read, and written if `keeps_lists`.
     """
 
     def __init__(
@@ -63,8 +63,10 @@ class Fleet:
         tokens: Callable[[str], TokenStore],
         notify: Callable[[str, str], object] = lambda level, text: None,
         with_disabled: bool = False,
+        keeps_lists: bool = True,
     ) -> None:
         self._home = home
+        self._keeps_lists = keeps_lists
         self._tokens = tokens
         self.notify = notify
         self._told: set[tuple[str, str]] = set()
@@ -90,7 +92,8 @@ class Fleet:
     def _changed(self, server: Server) -> None:
         name = server.spec.name
         if server.state is State.READY:
-            remember(self._home, server.spec, server.raw_tools)
+            if self._keeps_lists:
+                remember(self._home, server.spec, server.raw_tools)
         elif server.state in (State.FAILED, State.LOGIN):
             words = f"The MCP server {name} cannot be used: {server.explained}"
             if (name, words) not in self._told:

@@ -258,6 +258,18 @@ def test_a_repository_s_servers_wait_for_trust(bench: Bench) -> None:
     assert "not obeyed" in bench.run("mcp", "list").out
 
 
+def test_a_run_that_stores_nothing_knows_what_the_user_has_trusted_and_what_servers_had(bench: Bench) -> None:
+    (bench.workspace / ".mcp.json").write_text(json.dumps({"mcpServers": {"time": TIME}}))
+    assert bench.run("config", "trust").code == 0
+    with served(bench, [Step(calls=(NOW_BY_BRIDGE,)), Step(text="done")] * 2) as server:
+        bench.stream("go", "--ephemeral", "--allow", "mcp__time__*")
+        assert "Europe/Berlin" in results(server)[0]
+        assert not (bench.home / "mcp-tools.json").exists()
+        assert bench.run("mcp", "test").code == 0
+        bench.stream("go", "--ephemeral", "--allow", "mcp__time__*")
+    assert "mcp__time__get_current_time" in tool_names(server.requests[-1])
+
+
 def test_servers_are_added_listed_and_removed(bench: Bench) -> None:
     added = bench.run("mcp", "add", "time", "--", TIME["command"], *TIME["args"])
     assert added.code == 0, added.err
