@@ -24,11 +24,11 @@ PARTS = ("tests", "kernels", *STANDINS)
 _TITLES = {"tests": "Tests", "kernels": "Kernels"}
 _HEAD = """# Performance on one GPU
 
-Written by `make gpu` (`python -m k3agent.backend.bench.gpu`); do not edit by hand. Times are medians. A floor is
-the least that the hardware allows: bytes that must move over the copy bandwidth, or operations over the rate of
-bf16 products, whichever is longer. Stand-ins have random weights of real shape and run through the engine's own
-runner and prefix cache; transformers, with the kernels of fla where it has them, runs after them in the same
-process.
+Written by `make gpu` (`python -m k3agent.backend.bench.gpu`); do not edit by hand. Times are medians. A
+floor is the least that the hardware allows: bytes that must move over the copy bandwidth, or operations over
+the rate of bf16 products, whichever is longer. Stand-ins have random weights of real shape and run through
+the runner and the prefix cache of the engine; transformers, with the kernels of fla, runs after them
+in the same process.
 """
 
 

@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,10 @@ from k3agent.backend.cache.record_file import Header, write_file
 log = logging.getLogger(__name__)
 
 
+def at_once() -> None:
+    """They are."""
+
+
 @dataclass(slots=True, eq=False)
 class Write:
     """One file to be written from host copies."""
@@ -24,6 +29,8 @@ class Write:
     header: Header
     contents: list[tuple[Tokens, Buffer]]
     num_bytes: int
+    settled: Callable[[], None] = at_once
+    """Waits until the contents are there."""
     is_wanted: bool = True
     """False: what it would save is outdated; skipped if it has not begun."""
     outcome: Literal["waits", "written", "skipped", "failed"] = "waits"
@@ -82,8 +89,9 @@ class DiskWriter:
             item.outcome = "skipped"
             return
         try:
+            item.settled()
             item.header = write_file(item.path, temporary, item.header, item.contents)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             item.outcome = "failed"
             log.warning("the cache on disk could not write %s: %s", item.path, error)
         else:

@@ -1,6 +1,6 @@
 """What the cache asks of its surroundings: tensors behind the numbers, sequences that use them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from k3agent.backend.cache.radix import Checkpoint, RadixNode
@@ -28,7 +28,10 @@ class Storage(Protocol):
 class TieredStorage(Storage, Protocol):
     """A storage whose pages and states can leave the device and come back: what host and disk need."""
 
-    def read_page(self, page: int) -> Buffer: ...
+    def read_page(self, page: int) -> Buffer:
+        """A buffer whose content is there once `settled` says so; it may be written back before that."""
+        ...
+
     def read_pages(self, pages: Sequence[int]) -> list[Buffer]:
         """Several at once, which a GPU does faster. They may share memory."""
         ...
@@ -36,6 +39,9 @@ class TieredStorage(Storage, Protocol):
     def write_pages(self, pages: Sequence[int], data: Sequence[Buffer]) -> None: ...
     def read_state(self, slot: int) -> Buffer: ...
     def write_state(self, slot: int, data: Buffer) -> None: ...
+    def settled(self) -> Callable[[], None]:
+        """What waits, on any thread, until everything that was read so far is there."""
+        ...
 
 
 class Tenant(Protocol):

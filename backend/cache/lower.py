@@ -121,7 +121,7 @@ class LowerTiers:
             return
         record = self._record(checkpoint, saved_tokens)
         if record is not None:
-            disk.save(pages, record, now)
+            disk.save(pages, record, now, self._storage.settled())
 
     def _page_records(self, nodes: list[RadixNode], now: int) -> list[PageRecord]:
         """Copies of pages, in order: of most at once from the device, of some from host memory."""

@@ -39,7 +39,9 @@ class Restorer:
         """
         restored = Restored()
         try:
-            if self._gather(prefix, restored, now) and self._fill(prefix, slot, restored, now):
+            # the state first: the layers that need it come before those that need pages
+            tail_page = self._fill_state(prefix, slot, now)
+            if self._gather(prefix, restored, now) and self._fill_tail(prefix, tail_page, restored, now):
                 self._write(restored)
                 self._enter(prefix, restored, now)
                 return restored
@@ -89,26 +91,31 @@ class Restorer:
             raise LostRecordError("a page left the device after the match; match again")
         return self.lower, self._storage
 
-    def _fill(self, prefix: Prefix, slot: int, restored: Restored, now: int) -> bool:
-        """The state, and a private copy of the page that it ends in."""
-        rest = prefix.state_len % self._resident.tree.page_size
-        checkpoint, saved = prefix.checkpoint, prefix.saved_state
-        if saved is not None:
+    def _fill_state(self, prefix: Prefix, slot: int, now: int) -> Buffer | None:
+        """The state; returns the page that it ends in if that is saved with it."""
+        if prefix.saved_state is not None:
             lower, storage = self._lower()
-            state, tail_page = lower.load_state(saved, now)
-            if rest:
-                target = self._resident.take_page()
-                if target is None or tail_page is None:
-                    return False
-                restored.pages.append(target)
-                restored.loaded.append((target, tail_page))
-                restored.tokens_by_tier[saved.tier] += rest
+            state, tail_page = lower.load_state(prefix.saved_state, now)
             storage.write_state(slot, state)
-        elif checkpoint is not None:
-            assert checkpoint.slot is not None
-            if rest and not self._copy_last(prefix.path[-1], rest, restored, now):
+            return tail_page
+        if prefix.checkpoint is not None:
+            assert prefix.checkpoint.slot is not None
+            self._storage.copy_state(prefix.checkpoint.slot, slot)
+        return None
+
+    def _fill_tail(self, prefix: Prefix, tail_page: Buffer | None, restored: Restored, now: int) -> bool:
+        """A private copy of the page that the state ends in; False when there is no room."""
+        rest = prefix.state_len % self._resident.tree.page_size
+        saved = prefix.saved_state
+        if saved is not None and rest:
+            target = self._resident.take_page()
+            if target is None or tail_page is None:
                 return False
-            self._storage.copy_state(checkpoint.slot, slot)
+            restored.pages.append(target)
+            restored.loaded.append((target, tail_page))
+            restored.tokens_by_tier[saved.tier] += rest
+        elif prefix.checkpoint is not None and rest:
+            return self._copy_last(prefix.path[-1], rest, restored, now)
         return True
 
     def _copy_last(self, node: RadixNode, rest: int, restored: Restored, now: int) -> bool:

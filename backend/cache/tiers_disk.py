@@ -10,12 +10,12 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from k3agent.backend.cache.disk_writer import DiskWriter, Write
+from k3agent.backend.cache.disk_writer import DiskWriter, Write, at_once
 from k3agent.backend.cache.interfaces import Buffer
 from k3agent.backend.cache.keys import root_key
 from k3agent.backend.cache.radix import Tokens
@@ -287,8 +287,15 @@ class DiskTier:
         for file in files:
             self._touch(file, now)
 
-    def save(self, pages: list[PageRecord], state: StateRecord, now: int) -> bool:
-        """Queue a state with the pages that are missing below it; False if there is no room for it."""
+    def save(
+        self,
+        pages: list[PageRecord],
+        state: StateRecord,
+        now: int,
+        settled: Callable[[], None] = at_once,
+    ) -> bool:
+        """Queue a state with the pages that are missing below it; False if there is no room for it. Their
+        content is there once `settled` returns, which the writer calls."""
         writes = [self._run(run) for run in _runs(pages)]
         writes.append(self._state(state))
         if not self._make_room(sum(write.num_bytes for write in writes)):
@@ -298,6 +305,7 @@ class DiskTier:
         self._waiting_states[state.key, state.tail] = writes[-1]
         for write in writes:
             self.staged_bytes += write.num_bytes
+            write.settled = settled
             self._writer.submit(write)
         return True
 

@@ -6,7 +6,7 @@ tests, the soak run and nothing else; there is no model in here.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -65,6 +65,9 @@ class ToyStorage:
 
     def write_state(self, slot: int, data: Buffer) -> None:
         self.states[slot] = array("Q", bytes(data))[0]
+
+    def settled(self) -> Callable[[], None]:
+        return lambda: None
 
 
 @dataclass(eq=False)

@@ -167,12 +167,18 @@ class RankedStorage:
         return self._own.read_pages(pages)
 
     def write_pages(self, pages: Sequence[int], data: Sequence[Buffer]) -> None:
+        self._own.settled()()
         self._tell("write_pages", list(pages), [bytes(content) for content in data])
         self._own.write_pages(pages, data)
 
     def read_state(self, slot: int) -> Buffer:
         self._tell("read_state", slot)
-        return b"".join([self._own.read_state(slot), *self._processes.answers()])
+        own = self._own.read_state(slot)
+        self._own.settled()()
+        return b"".join([own, *self._processes.answers()])
+
+    def settled(self) -> Callable[[], None]:
+        return self._own.settled()
 
     def write_state(self, slot: int, data: Buffer) -> None:
         if len(data) != self.state_bytes:

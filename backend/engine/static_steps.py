@@ -147,6 +147,8 @@ class StaticStep:
         batch = self._fill(works)
         if self._graph is None:
             return self._model(batch, self._cache)
+        # a graph cannot wait between layers
+        self._cache.await_all()
         self._graph.replay()
         assert self._logits is not None
         return self._logits

@@ -55,7 +55,9 @@ class Worker:
             if name == "stop":
                 return
             if name == "read_state":
-                commands.send(bytes(self._storage.read_state(*arguments)))
+                state = self._storage.read_state(*arguments)
+                self._storage.settled()()
+                commands.send(bytes(state))
             else:
                 self._operations[name](*arguments)
 

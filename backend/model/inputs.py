@@ -4,6 +4,7 @@ The engine decides what is in a step and which pages and slots it uses; the mode
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -85,6 +86,16 @@ class ForwardBatch:
             raise BackendError(f"state_slots and trail_slots {slots} give one slot to two states.")
 
 
+class Arrivals(Protocol):
+    """Parts of the cache that are still on their way to the device."""
+
+    def await_layer(self, layer: int) -> None:
+        """What the device is given to do from now on comes after this layer's part."""
+        ...
+
+    def await_all(self) -> None: ...
+
+
 @dataclass
 class CacheTensors:
     """What the layers remember between steps, by layer index (from 0)."""
@@ -96,6 +107,18 @@ class CacheTensors:
     conv_tails: dict[int, Tensor] = field(default_factory=dict)
     """KDA layers: [num_slots, kernel-1, 3*H*K], activation dtype; what the convolution of q, k and v last
     read, oldest first."""
+    arrivals: Arrivals | None = None
+    """None: everything is there."""
+
+    def await_layer(self, layer: int) -> None:
+        """Call before a layer's part is used."""
+        if self.arrivals is not None:
+            self.arrivals.await_layer(layer)
+
+    def await_all(self) -> None:
+        """Call before the parts of all layers are used."""
+        if self.arrivals is not None:
+            self.arrivals.await_all()
 
     def copy_state(self, src_slot: int, dst_slot: int) -> None:
         """Make `dst_slot` equal to `src_slot` in each KDA layer."""

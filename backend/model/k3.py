@@ -52,7 +52,7 @@ class DecoderLayer(nn.Module):
         self, config: ModelConfig, layer_index: int, dtype: torch.dtype, is_packed: bool, shard: Shard
     ) -> None:
         super().__init__()
-        self._comm = shard.comm
+        self._comm, self._index = shard.comm, layer_index
         width, eps, block = config.hidden_size, config.rms_norm_eps, config.attn_res_block_size
         attention = KDA if config.is_kda(layer_index) else MLA
         self.self_attn = attention(config, layer_index, dtype)
@@ -71,6 +71,7 @@ class DecoderLayer(nn.Module):
             self.mlp_site = attach_site(self, "mlp_res", width, eps, dtype)
 
     def forward(self, stream: Stream, step: Step, cache: CacheTensors) -> None:
+        cache.await_layer(self._index)
         h = stream.read(self.attention_site, self.input_layernorm)
         # The boundary lies after the reading: the finished block was still the running sum for it.
         if self.starts_block:
@@ -175,6 +176,7 @@ class K3ForCausalLM(nn.Module):
         """
         rows = batch.logits_at
         if self._single is not None and batch.image_rows is None and is_single(batch):
+            cache.await_all()
             hidden = self._single.run(batch, cache, taps)
             return self.lm_head(hidden if rows is None else hidden[rows])
         step = Step(batch)

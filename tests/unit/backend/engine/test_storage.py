@@ -9,7 +9,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from k3agent.backend.engine import storage as module  # noqa: E402  # after the skip
+from support.deferred_copies import DeferredCopies  # noqa: E402  # after the skip
+
+from k3agent.backend.chat.tokenizer import Tokenizer  # noqa: E402
+from k3agent.backend.engine import storage as module  # noqa: E402
+from k3agent.backend.engine.messages import (  # noqa: E402
+    Add,
+    EngineSettings,
+    Failed,
+    Generated,
+    SamplingParams,
+)
+from k3agent.backend.engine.process import load  # noqa: E402
 from k3agent.backend.engine.storage import TorchStorage, buffer_over  # noqa: E402
 from k3agent.backend.errors import BackendError  # noqa: E402
 from k3agent.backend.model.inputs import CacheTensors  # noqa: E402
@@ -101,15 +112,10 @@ def test_a_spoiled_slot_shows() -> None:
 def test_buffers_over_tensors_are_buffers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As a GPU has them, pinned; here without the pinning."""
 
-    def read(tensors: Any, row: int, num_bytes: int) -> memoryview:
-        data = buffer_over(torch.empty(num_bytes, dtype=torch.uint8))
-        data[:] = plain(tensors, row, num_bytes)
-        return data
-
-    plain = module._read
     store = storage(torch.bfloat16)
     expected = bytes(store.read_state(1))
-    monkeypatch.setattr(module, "_read", read)
+    pinned = lambda size, device: buffer_over(torch.empty(size, dtype=torch.uint8))  # noqa: E731
+    monkeypatch.setattr(module, "host_buffer", pinned)
     saved = store.read_state(1)
     gc.collect()
     assert isinstance(saved, memoryview) and not saved.readonly
@@ -124,8 +130,72 @@ def test_buffers_over_tensors_are_buffers(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_pages_and_states_cross_to_a_gpu_and_back() -> None:
     store = storage(torch.bfloat16, "cuda")
-    state, page = bytes(store.read_state(1)), bytes(store.read_page(1))
+    saved = [store.read_state(1), store.read_page(1)]
+    store.settled()()
+    state, page = (bytes(copy) for copy in saved)
     store.write_state(2, state)
     store.write_pages([2], [page])
-    assert bytes(store.read_state(2)) == state
-    assert bytes(store.read_page(2)) == page
+    copies = [store.read_state(2), store.read_page(2)]
+    store.settled()()
+    assert [bytes(copy) for copy in copies] == [state, page]
+
+
+def test_t20_copies_that_take_their_time_are_waited_for() -> None:
+    store, copies = storage(torch.float32), DeferredCopies()
+    late = TorchStorage(store.tensors, copies)
+    expected = bytes(store.read_page(1)), bytes(store.read_state(1))
+    page, state = late.read_page(1), late.read_state(1)
+    # overwritten while the copies are on their way
+    for table in (*store.tensors.latents.values(), *tables(store)):
+        table[1].zero_()
+    late.write_pages([2], [page])
+    late.write_state(3, state)
+    assert not any(page) and not any(state)
+    assert copies.num_deferred == 2 + 1 + 2 + 4
+    # layer by layer: the first ones do not wait for the others
+    store.tensors.await_layer(0)
+    assert any(page) and any(state)
+    store.tensors.await_layer(3)
+    late.copy_page(2, 4)
+    late.copy_state(3, 2)
+    found = late.read_page(4), late.read_state(2)
+    late.settled()()
+    assert (bytes(found[0]), bytes(found[1])) == expected
+
+
+def test_an_engine_waits_for_what_comes_back(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts evict each other to host memory and come back, with copies that are never early."""
+    made: list[DeferredCopies] = []
+
+    def deferred(device: Any) -> DeferredCopies:
+        made.append(DeferredCopies())
+        return made[-1]
+
+    settings = {"model_dir": str(tiny_dir), "dtype": "float64", "max_model_len": 512, "exactness": "off"}
+    plain = answers(EngineSettings(cache_bytes=16 << 20, **settings))
+    monkeypatch.setattr(module, "copies_for", deferred)
+    small = EngineSettings(cache_bytes=900 << 10, host_cache_bytes=64 << 20, **settings)
+    hits: dict[str, int] = {}
+    assert answers(small, hits) == plain
+    assert hits["host"] > 0 and made[0].num_deferred > 0
+
+
+def answers(settings: EngineSettings, hits: dict[str, int] | None = None) -> dict[str, list[int]]:
+    engine, _ = load(settings)
+    words = Tokenizer.from_dir(settings.model_dir).encode("the cat sat on the mat and ran away ") * 30
+    greedy = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    found: dict[str, list[int]] = {}
+    for turn in range(3):
+        for number in range(5):
+            name = f"{turn}-{number}"
+            ids = words[7 * number : 7 * number + 150 + 40 * turn]
+            engine.add(Add(request_id=name, token_ids=ids, params=greedy))
+            while engine.scheduler.waiting or engine.scheduler.running:
+                for report in engine.step():
+                    assert not isinstance(report, Failed), report
+                    if isinstance(report, Generated):
+                        found.setdefault(name, []).extend(report.token_ids)
+    if hits is not None:
+        hits |= engine.cache.counters.hit_tokens_by_tier
+    engine.close()
+    return found
