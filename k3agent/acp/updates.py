@@ -213,7 +213,8 @@ class Updates:
         fields: JsonObject = {"status": "failed" if failed else "completed"}
         content = toolcalls.result_content(event.tool, event.result)
         if self._is_terminal_content(known):
-            meta: JsonObject = {"terminal_exit": {"terminal_id": call_id, "exit_code": int(failed)}}
+            code = int(failed) if event.exit_code is None else event.exit_code
+            meta: JsonObject = {"terminal_exit": {"terminal_id": call_id, "exit_code": code}}
             if self._progress.get(call_id) != "shown":
                 meta["terminal_output"] = {"terminal_id": call_id, "data": toolcalls.shown(event.result.text)}
             fields["_meta"] = meta

@@ -180,8 +180,6 @@ class TurnLoop:
         for notice in parts.restore_notices():
             parts.emitter.emit(Noticed, level="info", text=notice)
             parts.transcript.add(parts.transcript.harness(notice))
-        for text in parts.late_tools():
-            parts.transcript.add(parts.transcript.harness(text))
         if reached is not None and self._closing is None:
             self._closing = reached
             detail = reached.detail[:1].upper() + reached.detail[1:]
@@ -205,6 +203,9 @@ class TurnLoop:
 
     async def _step(self) -> Message | None:
         parts = self._parts
+        # After a compaction, which may have taken it out of the model's sight.
+        for text in parts.late_tools() if self._closing is None else ():
+            parts.transcript.add(parts.transcript.harness(text))
         limit = CLOSING_OUTPUT_TOKENS if self._closing else None
         request = parts.context.request(parts.transcript.messages, max_output_tokens=limit)
         try:

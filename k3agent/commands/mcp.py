@@ -64,7 +64,8 @@ def _list(argv: Sequence[str]) -> int:
         spec = server.spec
         what = spec.url or " ".join((spec.command, *spec.args))
         state = "" if args.offline else f"  {server.explained}"
-        tools = f", {len(server.tools)} tools" if server.tools else ""
+        count = len(server.tools)
+        tools = f", {count} tool{'' if count == 1 else 's'}" if count else ""
         print(clean(f"{spec.name:<16}{state}{tools}  {what[:100]}  ({spec.origin})"))
     if not servers:
         print("No MCP servers. `k3agent mcp add NAME -- COMMAND` adds one.", file=sys.stderr)

@@ -113,7 +113,12 @@ class Line:
 
 @contextlib.asynccontextmanager
 async def connected(
-    bench: Bench, editor: Editor, *flags: str, has_files: bool = False, has_forms: bool = False
+    bench: Bench,
+    editor: Editor,
+    *flags: str,
+    has_files: bool = False,
+    has_forms: bool = False,
+    has_terminals: bool = False,
 ) -> AsyncIterator[Line]:
     """`k3agent acp` with the editor at its other end, initialised."""
     command = [sys.executable, "-m", "k3agent.cli", "acp", "--base-url", bench.url, *flags]
@@ -131,6 +136,7 @@ async def connected(
             hello = await agent.initialize(
                 protocol_version=PROTOCOL_VERSION,
                 client_capabilities=ClientCapabilities(
+                    field_meta={"terminal_output": True} if has_terminals else None,
                     fs=FileSystemCapabilities(read_text_file=has_files, write_text_file=has_files),
                     elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities())
                     if has_forms

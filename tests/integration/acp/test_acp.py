@@ -249,6 +249,24 @@ async def test_an_editor_that_does_not_save_leaves_nothing_undone(bench: Bench) 
     assert (bench.workspace / "a.txt").read_text() == "one\nTWO\nthree\n"
 
 
+async def test_output_of_commands_is_drawn_as_a_terminal_s_where_the_editor_can(bench: Bench) -> None:
+    command = "echo first; sleep 1; echo second; false"
+    steps = [Step(calls=(ScriptedCall(name="shell", arguments={"command": command}),)), Step(text="done")]
+    editor = Editor()
+    with served(bench, steps):
+        async with connected(bench, editor, has_terminals=True) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("go")])
+    (call,) = editor.of("tool_call")
+    assert call.content[0].type == "terminal"
+    assert call.field_meta["terminal_info"]["terminal_id"] == call.content[0].terminal_id == call.tool_call_id
+    metas = [update.field_meta or {} for update in editor.of("tool_call_update")]
+    output = "".join(meta["terminal_output"]["data"] for meta in metas if "terminal_output" in meta)
+    assert output.index("first") < output.index("second")
+    assert output.count("second") == 1
+    assert metas[-1]["terminal_exit"]["exit_code"] == 1
+
+
 async def test_plans_and_questions(bench: Bench) -> None:
     steps = [
         Step(

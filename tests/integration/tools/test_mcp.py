@@ -20,6 +20,7 @@ from k3agent.providers.scripted import ScriptedCall, Step
 
 TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
 NOW = ScriptedCall(name="mcp__time__get_current_time", arguments={"timezone": "Europe/Berlin"})
+SUMMARY = "about to be replaced by a"
 NOW_BY_BRIDGE = ScriptedCall(
     name="mcp",
     arguments={"server": "time", "tool": "get_current_time", "arguments": '{"timezone":"Europe/Berlin"}'},
@@ -80,6 +81,32 @@ def test_the_first_session_reaches_a_server_that_it_does_not_know_yet(bench: Ben
         if "Tools of the MCP server time" in str(m.get("content"))
     ]
     assert len(told) == 1
+
+
+def test_late_tools_are_told_of_again_after_a_compaction(bench: Bench) -> None:
+    configure(bench, time=TIME)
+    bench.extra["K3AGENT_COMPACTION_TOKENS"] = "12000"
+    (bench.workspace / "big.txt").write_text("many words in a line of this file\n" * 400)
+    offsets = iter(range(1, 100))
+
+    def look(body: dict[str, Any]) -> Step:
+        if SUMMARY in str(body["messages"][-1]):
+            return Step(text="Summary: the file was read.")
+        arguments = {"path": "big.txt", "offset": next(offsets)}
+        return Step(calls=(ScriptedCall(name="read", arguments=arguments),))
+
+    first = Step(calls=(ScriptedCall(name="mcp", arguments={"server": "time"}),))
+    with served(bench, [first, *[look] * 12]) as server:
+        ran = bench.stream("go", "--max-turns", "9")
+    assert any(line.get("subtype") == "compact_boundary" for line in ran.lines), ran.out[-3000:]
+    told = [
+        sum("Tools of the MCP server time" in str(m.get("content")) for m in request.json["messages"])
+        for request in server.requests
+    ]
+    asked = [str(request.json["messages"][-1]) for request in server.requests]
+    at = next(at for at, text in enumerate(asked) if SUMMARY in text)
+    assert told[: at + 2] == [0, *[1] * (at + 1)]
+    assert "Summary: the file was read." in str(server.requests[at + 1].json["messages"])
 
 
 def test_later_sessions_have_the_tools_in_their_list_and_ask(bench: Bench) -> None:
