@@ -43,11 +43,12 @@ from k3agent.store.sessions import SessionStore
 from k3agent.types import JsonObject, SessionId
 
 SESSION = SessionId("00000000-0000-4000-8000-00000000c0de")
-KINDS = ("agent", "agent", "agent", "backend", "both")
+KINDS = ("agent", "agent", "agent", "backend", "both", "asleep")
 # Most of what can go wrong lies in the short time in which calls run.
 PHASES = ("asked", "sent", "sent")
 KEPT = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH", "LANG", "OMP_NUM_THREADS", "VIRTUAL_ENV")
 PATIENCE_S = 180.0
+ASLEEP_S = 0.5
 # A life in which nothing happens to the agent, but its server died, is begun again this often.
 MAX_LIVES_MORE = 40
 
@@ -55,7 +56,8 @@ MAX_LIVES_MORE = 40
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
     """At `share` of the time that a phase of step `step` took in the undisturbed run: `asked` while its
-    answer is streamed, `sent` while its calls run and are stored.
+    answer is streamed, `sent` while its calls run and are stored. `asleep` is no kill: both stand still for a
+    moment, as where the machine is suspended.
     """
 
     kind: str
@@ -108,6 +110,11 @@ class Endpoint:
         for line in process.stdout:
             number, phase = line.split()
             self.told.put(((int(number), phase), time.monotonic()))
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         if self._process is not None:
@@ -206,6 +213,9 @@ class Run:
         """Wait until the share of the phase has passed, then kill."""
         begun = self._times[self._at]
         time.sleep(max(0.0, begun + kill.share * self._durations.get(kill.place, 0.1) - time.monotonic()))
+        if kill.kind == "asleep":
+            self._sleep(agent)
+            return
         if kill.kind != "backend":
             agent.kill()
             agent.wait()
@@ -217,6 +227,17 @@ class Run:
             self._check_store()
         if kill.kind != "agent":
             self._endpoint.start()
+
+    def _sleep(self, agent: subprocess.Popen[bytes]) -> None:
+        """Both processes stand still, then go on."""
+        pids = [agent.pid, self._endpoint.pid]
+        for signum in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                # The agent may just have come to its end.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signum)
+            time.sleep(ASLEEP_S if signum is signal.SIGSTOP else 0.0)
+        self.counts["asleep"] += 1
 
     def _check_store(self) -> None:
         """After a death: at most the answer that was being streamed is missing."""

@@ -6,19 +6,23 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.agents import ReplayClient, call, check_prefixes, options, step, story
+from support.agents import DONE, ReplayClient, call, check_prefixes, options, start, step, story
 from support.killing import Killed, Killer, abandon
 
+from k3agent.agent import emitter, transcript
+from k3agent.agent import step as step_module
 from k3agent.agent.resume import UNKNOWN, is_settled
 from k3agent.agent.session import Limits, Session
 from k3agent.events import MessageAdded, TurnEnded, TurnOutcome
-from k3agent.store import database, snapshotrows
+from k3agent.store import database, journal, snapshotrows
 from k3agent.store.sessions import SessionStore
 from k3agent.types import Finish, Finished, Origin, TextDelta, Usage
 
@@ -374,3 +378,40 @@ async def test_a_turn_stopped_in_circles_is_no_good_end_after_a_kill(tmp_path: P
     again, outcome = await closed(tmp_path, [*looks, step(text="I tried.")], Limits())
     assert outcome is TurnOutcome.EXECUTION
     assert [message.text for message in again.messages][-3::2] == ["I tried.", "Whole."]
+
+
+@pytest.mark.parametrize("days", [-400, 400], ids=["back", "ahead"])
+async def test_a_clock_that_jumps_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """A machine that slept, or whose clock is set anew in a turn: order, limits and resume hold."""
+    jump = [0.0]
+    time_ns, time_s = time.time_ns, time.time
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns() + int(jump[0] * 1e9))
+    monkeypatch.setattr(time, "time", lambda: time_s() + jump[0])
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(seconds=jump[0])
+
+    for module in (transcript, journal, emitter, step_module):
+        monkeypatch.setattr(module, "datetime", Clock)
+
+    def leap(request: Any) -> Any:
+        jump[0] += days * 86_400
+        return step(call("write", path="b.txt", content="b"))
+
+    write, read = step(call("write", path="a.txt", content="a")), step(call("read", path="a.txt"))
+    answers = [write, leap, read, DONE, DONE]
+    run = await start(tmp_path, answers, limits=Limits(max_time_s=3600))
+    assert (await run.session.submit("go")).outcome is TurnOutcome.SUCCESS
+    check_prefixes(run.client.requests)
+    messages = list(run.session.messages)
+    assert abs((messages[-1].created_at - messages[0].created_at).days) >= 399
+    await run.session.aclose()
+    session = await Session.resume(run.session.id, options(tmp_path, run.client))
+    assert list(session.messages) == messages, "the order is that in which they were said"
+    assert (await session.submit("and now")).outcome is TurnOutcome.SUCCESS
+    check_prefixes(run.client.requests)
+    await session.aclose()

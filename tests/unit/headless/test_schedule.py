@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from k3agent.headless import schedule
 from k3agent.headless.flags import run_parser
 from k3agent.headless.schedule import parse_time, wait_until
 
@@ -43,3 +44,23 @@ async def test_it_waits_and_tells_so() -> None:
     assert datetime.now().astimezone() >= start and told[0].startswith("waiting until ")
     await asyncio.wait_for(wait_until(start, told.append), 5)
     assert len(told) == 1, "a time that has come is not waited for"
+
+
+async def test_who_slept_over_the_time_begins_at_waking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of a machine that was suspended jumps; a sleep begun before is not slept to its end."""
+    jumped = 0
+    real = schedule._seconds_until
+
+    def seconds_until(start: datetime) -> float:
+        return real(start) - jumped
+
+    async def sleep(seconds: float) -> None:
+        nonlocal jumped
+        assert seconds <= schedule.LOOK_S, "it would be slept for longer than the next look"
+        jumped += 8 * 3600
+
+    monkeypatch.setattr(schedule, "_seconds_until", seconds_until)
+    monkeypatch.setattr(schedule.asyncio, "sleep", sleep)
+    told: list[str] = []
+    await schedule.wait_until(datetime.now().astimezone() + timedelta(hours=6), told.append)
+    assert jumped == 8 * 3600 and "6 h 0 min" in told[0]
