@@ -191,11 +191,11 @@ def frozen_part(
     """System prompt and tools of a new session. Raises ConfigError when they leave no room to work."""
     info = options.client.info
     cwd = options.cwd.resolve()
-    found = find_instructions(cwd, options.environ)
+    is_small = info.context_window <= SMALL_WINDOW
+    found = find_instructions(cwd, options.environ, is_wide=not is_small)
     is_compact = info.profile is Profile.COMPACT
     files = [] if is_compact else found
     most = budget_chars(info.context_window, lambda tokens: int(tokens * CHARS_PER_TOKEN[info.profile]))
-    is_small = info.context_window <= SMALL_WINDOW
     known = [] if is_small else prompt_parts(options.extensions, memories, most)
     system = system_prompt(info.profile, files, options.append_system_prompt, known)
     if not is_compact:

@@ -12,9 +12,15 @@ from pathlib import Path
 
 from k3agent.errors import ConfigError
 from k3agent.safety.fencing import fence
+from k3agent.safety.secretfiles import is_secret_file
 from k3agent.safety.visible import reveal
 
 NAME = "AGENTS.md"
+FALLBACK = "CLAUDE.md"
+MAX_IMPORT_DEPTH = 4
+MAX_IMPORTS = 40
+_CODE = re.compile(r"(?s)```.*?(?:```|\Z)|`[^`\n]*`")
+_IMPORT = re.compile(r"(?<![^\s(])@([\w./~-][^\s`'\"]*)")
 _CHECK = re.compile(r"[-*] `([^`]+)`")
 HEAD = """# Instructions of this project and its user
 
@@ -42,34 +48,106 @@ def git_root(cwd: Path) -> Path | None:
     return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), None)
 
 
-def find_instructions(cwd: Path, environ: Mapping[str, str]) -> list[Instruction]:
-    """The user's own file, then those from the git root down to `cwd` (without a repository: only `cwd`)."""
+def find_instructions(cwd: Path, environ: Mapping[str, str], *, is_wide: bool = False) -> list[Instruction]:
+    """The user's own file, then those from the git root down to `cwd` (without a repository: only `cwd`).
+
+    `is_wide`: also CLAUDE.md where there is no AGENTS.md, and what the files import with `@path`, before the
+    file that imports it.
+    """
     root = git_root(cwd)
     folders = [cwd]
     if root is not None:
         folders = [folder for folder in (cwd, *cwd.parents) if folder == root or root in folder.parents]
-    candidates = [folder / NAME for folder in reversed(folders)]
+    found: dict[Path, Instruction] = {}
+    own = _own_file(environ, is_wide=is_wide)
+    if own is not None:
+        _take_up(own, _root_of_own(own, environ), found, has_imports=is_wide, home=environ.get("HOME", ""))
+    for folder in reversed(folders):
+        path = instruction_file(folder, is_wide=is_wide)
+        if path is not None:
+            _take_up(path, root or cwd, found, has_imports=is_wide)
+    return list(found.values())
+
+
+def instruction_file(folder: Path, *, is_wide: bool = True) -> Path | None:
+    """The folder's AGENTS.md, or what stands in for it."""
+    names = (NAME, FALLBACK) if is_wide else (NAME,)
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def read_instruction(path: Path, root: Path) -> Instruction | None:
+    """None for a file that is empty, unreadable, or lies outside of `root`: a project's link may not show the
+    model what is elsewhere.
+    """
+    try:
+        real = path.resolve()
+        # A pipe would be waited for.
+        if not real.is_file() or not real.is_relative_to(root.resolve()):
+            return None
+        data = real.read_bytes()
+    except (OSError, RuntimeError):
+        return None
+    text = data[:MAX_FILE_BYTES].decode("utf-8-sig", "replace").strip()
+    if len(data) > MAX_FILE_BYTES:
+        text += f"\n[cut: the file has {len(data)} bytes, {MAX_FILE_BYTES} are read]"
+    return Instruction(path=path, text=text, size_bytes=len(data)) if text else None
+
+
+def _own_file(environ: Mapping[str, str], *, is_wide: bool) -> Path | None:
+    """The user's own file."""
     home = environ.get("HOME")
     config = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
-    own = Path(config) / "k3agent" / NAME if config else None
-    if own is not None:
-        candidates.insert(0, own)
-    found: dict[Path, Instruction] = {}
-    for path in candidates:
-        try:
-            real = path.resolve()
-            # A pipe would be waited for; a project's link may not show the model what lies outside of it.
-            if not real.is_file() or not (path == own or real.is_relative_to((root or cwd).resolve())):
-                continue
-            data = real.read_bytes()
-        except (OSError, RuntimeError):
-            continue
-        text = data[:MAX_FILE_BYTES].decode("utf-8-sig", "replace").strip()
-        if len(data) > MAX_FILE_BYTES:
-            text += f"\n[cut: the file has {len(data)} bytes, {MAX_FILE_BYTES} are read]"
-        if text and real not in found:
-            found[real] = Instruction(path=path, text=text, size_bytes=len(data))
-    return list(found.values())
+    candidates = [Path(config) / "k3agent" / NAME] if config else []
+    if is_wide and home:
+        candidates.append(Path(home) / ".claude" / FALLBACK)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _root_of_own(path: Path, environ: Mapping[str, str]) -> Path:
+    """Where it may lie, wherever its links lead, and import from: the user's home."""
+    real, home = path.resolve().parent, environ.get("HOME")
+    return Path(home).resolve() if home and real.is_relative_to(Path(home).resolve()) else real
+
+
+def _take_up(
+    path: Path,
+    root: Path,
+    found: dict[Path, Instruction],
+    *,
+    has_imports: bool,
+    home: str = "",
+    depth: int = 0,
+) -> None:
+    """The file, behind what it imports; each file once. `home`: what `~` stands for, if anything."""
+    real = path.resolve()
+    instruction = None if real in found else read_instruction(path, root)
+    if instruction is None:
+        return
+    # Its place is taken before its imports are read: they may import each other.
+    found[real] = instruction
+    if has_imports and depth < MAX_IMPORT_DEPTH:
+        for name in imports_in(instruction.text):
+            target = Path(home, name[2:]) if home and name.startswith("~/") else path.parent / name
+            if len(found) < MAX_IMPORTS and is_importable(target):
+                _take_up(target, root, found, has_imports=True, home=home, depth=depth + 1)
+    found[real] = found.pop(real)
+
+
+def imports_in(text: str) -> list[str]:
+    """The paths behind `@`, outside of code, in their order."""
+    plain = _CODE.sub(" ", text)
+    return list(dict.fromkeys(match[1].rstrip(".,;:)") for match in _IMPORT.finditer(plain)))
+
+
+def is_importable(path: Path) -> bool:
+    """A text file that is there and holds no secrets."""
+    try:
+        if not path.is_file() or is_secret_file(path.name) or is_secret_file(path.resolve().name):
+            return False
+        with path.open("rb") as file:
+            return b"\0" not in file.read(1024)
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def checks_in(files: list[Instruction]) -> tuple[str, ...]:

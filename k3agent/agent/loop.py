@@ -87,6 +87,8 @@ class TurnParts:
     job_notices: Callable[[], list[str]]
     # Files that the user has brought back since the model last looked.
     restore_notices: Callable[[], list[str]]
+    # Instruction files of folders that the model has come to.
+    folder_instructions: Callable[[], list[str]]
     # Foreign tools that came after the session's start, told of once: by what the model can still read.
     late_tools: Callable[[], list[str]]
     mask: Callable[[str], str]
@@ -180,6 +182,9 @@ class TurnLoop:
         for notice in parts.restore_notices():
             parts.emitter.emit(Noticed, level="info", text=notice)
             parts.transcript.add(parts.transcript.harness(notice))
+        for text in parts.folder_instructions():
+            parts.emitter.emit(Noticed, level="info", text=text.partition(",")[0])
+            parts.transcript.add(parts.transcript.harness(text))
         if reached is not None and self._closing is None:
             self._closing = reached
             detail = reached.detail[:1].upper() + reached.detail[1:]

@@ -20,6 +20,7 @@ from k3agent.agent.emitter import Emitter
 from k3agent.agent.knowledge import knowledge_of, memory_root
 from k3agent.agent.loop import TurnParts, reports_only
 from k3agent.agent.masking import Masker, start_sweep
+from k3agent.agent.nested import NestedInstructions
 from k3agent.agent.opening import Opening, OpeningParts
 from k3agent.agent.options import NO_LIMITS, Limits, Receipt, SessionOptions
 from k3agent.agent.permissions import Permissions
@@ -111,6 +112,12 @@ class Session(SessionView):
         self._turns = TurnRunner(self._bench, turn_time, self._turn_parts)
         self.compactor = self._build_compactor()
         self._opening = self._build_opening()
+        self._nested = NestedInstructions(
+            self._cwd,
+            self._tool_ctx.freshness.seen,
+            lambda: self._context.view(self._transcript.messages),
+            is_on=self.info.context_window > building.SMALL_WINDOW,
+        )
         new = () if options.subtask else (*options.extensions.warnings, *options.server_warnings)
         self._warnings = [*stored.warnings, *new]
 
@@ -478,6 +485,7 @@ class Session(SessionView):
             check_retries=options.check_retries,
             job_notices=self._jobs.take_notices,
             restore_notices=lambda: restore_notices(self._store, self.id),
+            folder_instructions=self._nested.take,
             calls=lambda turn: self._store.calls(self.id, turn=turn),
             late_tools=lambda: foreign.late_tools(
                 self._options.fleet, self._context, self._transcript.messages
