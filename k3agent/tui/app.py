@@ -23,6 +23,7 @@ from k3agent.errors import K3AgentError
 from k3agent.tui import graphics
 from k3agent.tui.driver import Driver
 from k3agent.tui.keymap import load_keymap
+from k3agent.tui.nocolor import NoColor
 from k3agent.tui.screens.chat import ChatScreen
 from k3agent.tui.start import UiOptions
 from k3agent.tui.theme import DEFAULT_THEME, PALETTES, Palette
@@ -51,6 +52,8 @@ class K3App(App[int]):
 
     def __init__(self, options: UiOptions, settings: Settings) -> None:
         # The mouse is used with the cells' coordinates; animation is switched off: it costs and distracts.
+        # Textual takes the variable out of the process.
+        self.has_no_color = bool(options.environ.get("NO_COLOR"))
         super().__init__(driver_class=_driver())
         self.options = options
         self.settings = settings
@@ -64,6 +67,8 @@ class K3App(App[int]):
         self.driver: Driver | None = None
         self._has_title = False
         self.make_client: Callable[[], ModelClient] | None = None
+        if self.has_no_color:
+            self._filters = [NoColor()]
         for palette in PALETTES.values():
             self.register_theme(palette.theme)
         self.theme = settings.ui_theme if settings.ui_theme in PALETTES else DEFAULT_THEME
@@ -125,7 +130,9 @@ class K3App(App[int]):
     def set_graphics(self) -> None:
         """How pictures are drawn here."""
         graphics.TERMINAL = graphics.Graphics(
-            graphics.by_environment(self.settings.ui_images, self.options.environ),
+            "none"
+            if self.has_no_color
+            else graphics.by_environment(self.settings.ui_images, self.options.environ),
             write=self._write_graphics,
             on_change=lambda: self.chat.redraw_images(),
         )

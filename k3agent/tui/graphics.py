@@ -56,7 +56,9 @@ def by_environment(wanted: str, environ: Mapping[str, str]) -> str:
 
 @dataclass
 class Graphics:
-    """What this terminal can. `write` sends to it; `on_change` is called when it turns out to be more."""
+    """What this terminal can; `protocol` is none where no pictures are wanted. `write` sends to it;
+    `on_change` is called when it turns out that it can more.
+    """
 
     protocol: str = "blocks"
     cell: tuple[int, int] = USUAL_CELL

@@ -104,9 +104,12 @@ class Presenter:
         usages = (message.usage for message in reversed(messages) if message.role is Role.ASSISTANT)
         self._status.step = next((usage for usage in usages if usage is not None), Usage())
 
-    def add(self, block: Block) -> None:
-        """Put a block at the end, before prompts that wait."""
-        at = len(self._transcript.blocks) - len(self.waiting)
+    def add(self, block: Block, before: Block | None = None) -> None:
+        """Put a block at the end, before prompts that wait; or before one that came sooner than it should."""
+        blocks = self._transcript.blocks
+        at = len(blocks) - len(self.waiting)
+        if before is not None and before in blocks:
+            at = blocks.index(before)
         self._transcript.add(block, at)
         self._changed()
 
@@ -244,7 +247,9 @@ class Presenter:
         if self._reasoning is None:
             self._thinking_since = time.monotonic()
             self._reasoning = ReasoningBlock(is_live=True)
-            self.add(self._reasoning)
+            # A few words may be held back until the end: they could be the beginning of a secret.
+            first_call = next(iter(self._writing.values()), None)
+            self.add(self._reasoning, before=self._answer or first_call)
         self._status.begin("thinking")
         self._status.hint = ""
         self._reasoning.append(text)

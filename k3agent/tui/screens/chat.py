@@ -89,6 +89,8 @@ class ChatScreen(ChatKeys):
 
     @work(exclusive=True, group="start")
     async def _start(self) -> None:
+        from k3agent.tui.screens.models import FirstRunScreen, is_first_run  # lazy: after the first frame
+
         options = self.app.options
         if self.app.start_problem:
             self.notice(self.app.start_problem, "warning")
@@ -104,6 +106,11 @@ class ChatScreen(ChatKeys):
         except K3AgentError as error:
             self._failed(str(error))
             found = None
+        if await asyncio.to_thread(is_first_run, self.app):
+            chosen = await self.app.push_screen_wait(FirstRunScreen())
+            if chosen is not None:
+                chosen(self)
+                return
         if options.picks:
             from k3agent.tui.screens.sessions import SessionsScreen  # lazy: only when asked for
 

@@ -77,6 +77,7 @@ class ListScreen(ModalScreen[Result]):
     ListScreen .list { height: 1fr; border: none; background: $background; padding: 0; }
     ListScreen .preview { height: 40%; border-top: solid $k3-line; background: $background; }
     ListScreen Input, ListScreen Input:focus { background: $background; margin: 0 0 1 0; }
+    ListScreen .intro { height: auto; margin: 0 0 1 0; }
     ListScreen .hint { height: auto; max-height: 3; color: $k3-dim; }
     """
     app: K3App

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 from textual import work
+from textual.widgets import Static
 
 from k3agent.config.paths import user_config
 from k3agent.errors import K3AgentError
@@ -18,6 +19,7 @@ from k3agent.tui.safe import safe_line
 from k3agent.tui.screens.dialog import ListScreen
 
 if TYPE_CHECKING:
+    from k3agent.tui.app import K3App
     from k3agent.tui.screens.chatkeys import ChatKeys
 
 # k3agent serve, vLLM, llama.cpp, SGLang, Ollama: where they listen when nobody says otherwise.
@@ -40,6 +42,7 @@ class Choice:
 class ModelsScreen(ListScreen):
     heading = "Models that can be reached from here"
     hint = "Enter takes it for a new session and keeps the choice · Esc closes"
+    empty = "looking…"
 
     def on_mount(self) -> None:
         self._choices: dict[str, Choice] = {}
@@ -108,6 +111,41 @@ class ModelsScreen(ListScreen):
             self.app.bell()
             return
         self.dismiss(lambda chat: use_model(chat, choice))
+
+
+class FirstRunScreen(ModelsScreen):
+    """Before the first session, where nothing says which model it shall be."""
+
+    heading = "Welcome to k3agent: which model shall it use?"
+    hint = "Enter takes it for good · Esc: the small one for now · later: /models"
+    INTRO = (
+        "What is marked ✓ is ready; the others say what they need. Nothing leaves this machine before you ask"
+        " for it."
+    )
+    DEFAULT_CSS = "FirstRunScreen .preview { height: 5; }"
+
+    def on_mount(self) -> None:
+        intro = Static(self.INTRO, markup=False, classes="intro")
+        self.body.mount(intro, before=self.filter)
+        super().on_mount()
+
+
+def is_first_run(app: K3App) -> bool:
+    """Nothing is stored yet, and the embedded model would be taken only because nothing else was said."""
+    from k3agent.providers.registry import BUNDLED_NAME, choose  # lazy: after the first frame
+    from k3agent.store.database import FILE_NAME
+
+    options, settings = app.options, app.settings
+    is_asked_for_more = options.prompt or options.resume_id or options.continues_newest or options.picks
+    if app.make_client is not None or is_asked_for_more or (options.home / FILE_NAME).exists():
+        return False
+    if settings.provider or settings.model or settings.base_url:
+        return False
+    try:
+        return choose(settings, options.environ).provider == BUNDLED_NAME
+    except K3AgentError:
+        # It is told when the session is opened.
+        return False
 
 
 def use_model(chat: ChatKeys, choice: Choice) -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual import work
 from textual.binding import Binding, BindingType
+from textual.timer import Timer
 from textual.worker import get_current_worker
 
 from k3agent.errors import K3AgentError
@@ -24,6 +25,8 @@ from k3agent.types import Message, Origin, Role
 
 PREVIEWED = 12
 PREVIEW_CHARS = 600
+# What was said is searched after a pause in typing, from so many letters on.
+MIN_LETTERS, PAUSE_S, MAX_HITS = 3, 0.3, 60
 
 
 class SessionsScreen(ListScreen):
@@ -42,6 +45,9 @@ class SessionsScreen(ListScreen):
         self._is_everywhere = False
         self.store = SessionStore(self.app.options.home)
         self._rows: dict[str, SessionRow] = {}
+        #: the words that were looked for in what was said, and what was found: a piece of text by session
+        self._said: tuple[str, dict[str, str]] = ("", {})
+        self._waiting: Timer | None = None
         self._reload()
         super().on_mount()
 
@@ -65,14 +71,48 @@ class SessionsScreen(ListScreen):
             hay = f"{row.title} {row.cwd} {row.model} {row.id}".casefold()
             if all(term in hay for term in terms):
                 found.append((row.id, self._line(row)))
+        self._search_later(words)
+        if self._said[0] == words:
+            known = {entry for entry, _ in found}
+            for entry, said in self._said[1].items():
+                if entry not in known and entry in self._rows:
+                    found.append((entry, self._line(self._rows[entry], said)))
         return found
 
-    def _line(self, row: SessionRow) -> Text:
+    def _search_later(self, words: str) -> None:
+        if self._waiting is not None:
+            self._waiting.stop()
+        if len(words) >= MIN_LETTERS and words != self._said[0]:
+            self._waiting = self.set_timer(PAUSE_S, lambda: self._search(words))
+
+    @work(thread=True, exclusive=True, group="search")
+    def _search(self, words: str) -> None:
+        """In what was said in these sessions."""
+        from k3agent.store.search import search  # lazy: only for a search
+
+        root = "" if self._is_everywhere else str(self.app.options.cwd.resolve())
+        found: dict[str, str] = {}
+        try:
+            for hit in search(self.app.options.home, words, root=root, limit=MAX_HITS).hits:
+                found.setdefault(hit.session_id, hit.excerpt)
+        except K3AgentError as error:
+            self.app.call_from_thread(self.say, str(error))
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._take_found, words, found)
+
+    def _take_found(self, words: str, found: dict[str, str]) -> None:
+        if self.is_running and self.filter.value.strip() == words:
+            self._said = (words, found)
+            self.refill(self.chosen)
+
+    def _line(self, row: SessionRow, said: str = "") -> Text:
         palette = self.app.palette
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(f"{_ago(row.updated_at):>9}  ", palette.style("dim"))
         text.append(safe_line(row.title, 90) or "(no title)", palette.style("text"))
         text.append(f"  {row.num_messages} messages", palette.style("faint"))
+        if said:
+            text.append(f"  “{safe_line(said, 120)}”", palette.style("dim", italic=True))
         if row.parent_id:
             text.append("  fork", palette.style("accent"))
         if self._is_everywhere and row.cwd:
@@ -125,6 +165,7 @@ class SessionsScreen(ListScreen):
 
     def action_scope(self) -> None:
         self._is_everywhere = not self._is_everywhere
+        self._said = ("", {})
         self.body.border_title = "Sessions of all folders" if self._is_everywhere else self.heading
         self._reload()
         self.refill()

@@ -6,7 +6,6 @@ no protocol of the terminal's; where it has one (graphics.py), the same cells ho
 
 from __future__ import annotations
 
-import os
 import struct
 from functools import lru_cache
 from io import BytesIO
@@ -61,7 +60,7 @@ class Thumbnail:
     def rows(self, width: int, palette: Palette, *, is_drawn: bool) -> list[Row]:
         """The picture, if it is wanted and has room, and a line that says what it is."""
         back = palette.style("dim", bg="raised")
-        is_drawn = is_drawn and width >= COLUMNS and "NO_COLOR" not in os.environ
+        is_drawn = is_drawn and width >= COLUMNS and graphics.TERMINAL.protocol != "none"
         if is_drawn and self._part is not None:
             self._decode(self._part)
         rows = self._picture(palette) if is_drawn else []

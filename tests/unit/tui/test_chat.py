@@ -246,6 +246,14 @@ async def test_escape_interrupts_and_keeps_what_came(tmp_path: Path) -> None:
         assert screen.chat.driver.session.messages[-1].finish is Finish.INTERRUPTED
 
 
+async def test_short_reasoning_stands_before_the_call_that_follows(tmp_path: Path) -> None:
+    script = [step(call("glob", pattern="*"), reasoning="r"), Step(text="ok")]
+    async with running(tmp_path, script) as screen:
+        await screen.submit("look")
+        await screen.until("done · 2 steps")
+        assert screen.shown.index("▸ Thought") < screen.shown.index("glob")
+
+
 async def test_an_interrupted_call_has_the_sign_of_one(tmp_path: Path) -> None:
     script = [step(call("shell", command="sleep 60"))]
     async with running(tmp_path, script, settings=Settings(permission_mode="auto")) as screen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.agents import ReplayClient, call, step
@@ -14,7 +15,10 @@ from textual.widgets import Input
 from k3agent.config.settings import Settings
 from k3agent.providers.scripted import Step
 from k3agent.store.sessions import SessionStore
+from k3agent.tui.app import K3App
+from k3agent.tui.screens import models
 from k3agent.tui.screens.chatbase import PLACEHOLDER
+from k3agent.tui.start import UiOptions
 
 MARKUP = "[red]x[/red] [/] \x1b[31m\u202e\u2028\x00 end"
 
@@ -64,6 +68,56 @@ async def test_sessions_are_searched_renamed_and_gone_on_with(tmp_path: Path) ->
         await screen.until("❯ about the loader")
         await screen.submit("more")
         await screen.until("Second answer.")
+
+
+async def test_sessions_are_found_by_what_was_said_in_them(tmp_path: Path) -> None:
+    await talked(tmp_path, "about the loader", "about the parser")
+    async with running(tmp_path, [Step(text="The zebra is striped."), Step(text="ok")]) as screen:
+        await screen.submit("which animal")
+        await screen.until("striped")
+        await screen.submit("/new")
+        await screen.until_gone("striped")
+        await screen.submit("/sessions")
+        await screen.until("about the parser")
+        await screen.type("zebra")
+        await screen.until("nothing fits “zebra”")
+        await screen.until("which animal")
+        assert "[zebra]" in screen.shown and "about the loader" not in screen.shown
+        await screen.press("enter")
+        await screen.until("The zebra is striped.")
+
+
+async def test_the_first_start_shows_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "is_first_run", lambda app: True)
+    monkeypatch.setattr(models, "PORTS", ())
+    async with running(tmp_path, is_ready=False, size=(80, 24)) as screen:
+        await screen.until("which model shall it use?")
+        await screen.until("✓ nano from bundled")
+        await screen.until("set MOONSHOT_API_KEY")
+        assert screen.chat.driver.session is None
+        await screen.press("escape")
+        await screen.until(lambda: screen.chat.driver.session is not None)
+
+
+@pytest.mark.parametrize(
+    ("environ", "options", "stored", "is_first"),
+    [
+        ({}, {}, False, True),
+        ({"MOONSHOT_API_KEY": "k"}, {}, False, False),
+        ({"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}, {}, False, False),
+        ({}, {"prompt": "do it"}, False, False),
+        ({}, {"continues_newest": True}, False, False),
+        ({}, {}, True, False),
+    ],
+)
+def test_which_start_is_the_first(
+    tmp_path: Path, environ: dict[str, str], options: dict[str, Any], stored: bool, is_first: bool
+) -> None:
+    if stored:
+        SessionStore(tmp_path).close()
+    app = K3App(UiOptions(cwd=tmp_path, environ=environ, home=tmp_path, flags={}, **options), Settings())
+    assert models.is_first_run(app) is is_first
+    assert not models.is_first_run(K3App(app.options, Settings(model="kimi-k3")))
 
 
 async def test_a_session_is_deleted_only_after_yes(tmp_path: Path) -> None:

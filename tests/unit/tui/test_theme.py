@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from support.screens import running
 
 from k3agent.config.settings import THEMES
+from k3agent.providers.scripted import Step
 from k3agent.tui.theme import PALETTES, Palette
 
 WORDS = (
@@ -48,3 +52,17 @@ def test_everything_can_be_read(palette: Palette) -> None:
 
 def test_the_setting_knows_every_theme() -> None:
     assert tuple(PALETTES) == THEMES
+
+
+async def test_no_color_sends_no_colours(tmp_path: Path) -> None:
+    async with running(tmp_path, [Step(text="# Head\n\n`code`")], environ={"NO_COLOR": "1"}) as screen:
+        await screen.submit("hi")
+        await screen.until("done · 1 step")
+        await screen.type("/se")
+        await screen.until("/sessions")
+        rows = screen.app.screen._compositor.render_strips()
+        styles = [part.style for row in rows for part in row if part.style is not None]
+        assert all(style.color is None and style.bgcolor is None for style in styles)
+        # What is chosen is still told from the rest.
+        chosen = next(row for row in rows if "/sessions" in row.text)
+        assert any(part.style is not None and part.style.reverse for part in chosen)

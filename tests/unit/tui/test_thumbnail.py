@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +14,7 @@ from support.screens import running
 
 from k3agent.config.settings import Settings
 from k3agent.providers.scripted import Step
+from k3agent.tui import graphics
 from k3agent.tui.theme import PALETTES
 from k3agent.tui.widgets import thumbnail
 from k3agent.tui.widgets.block import Row
@@ -25,6 +25,12 @@ from k3agent.types import ImagePart
 Image = pytest.importorskip("PIL.Image")
 DARK = PALETTES["dark"]
 RED, BLUE = (255, 0, 0, 255), (0, 0, 255, 255)
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has no pictures of its own."""
+    monkeypatch.setattr(graphics, "TERMINAL", graphics.Graphics())
 
 
 def encoded(image: Any, kind: str = "PNG") -> bytes:
@@ -86,7 +92,7 @@ def test_where_there_is_no_room_it_is_words(width: int) -> None:
 
 
 def test_no_colours_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "NO_COLOR", "1")
+    monkeypatch.setattr(graphics, "TERMINAL", graphics.Graphics("none"))
     assert words(drawn(encoded(flag()))).startswith("[image: PNG · ")
     assert len(drawn(encoded(flag()))) == 1
 
