@@ -20,7 +20,7 @@ from k3agent.config.settings import PROVIDER_SPECS, SPECS, Settings, load_settin
 from k3agent.config.trust import covered, set_trust
 from k3agent.errors import ConfigError
 from k3agent.headless.arguments import Parser, nearest_of
-from k3agent.headless.output import clean
+from k3agent.safety.visible import clean
 
 
 def config(argv: Sequence[str]) -> int:

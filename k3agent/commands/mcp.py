@@ -24,8 +24,8 @@ from k3agent.config.servers import (
 from k3agent.config.settings import load_settings
 from k3agent.errors import ConfigError, ToolError
 from k3agent.headless.arguments import Parser, nearest_of
-from k3agent.headless.output import clean
 from k3agent.safety.environment import child_environ
+from k3agent.safety.visible import clean
 from k3agent.types import JsonObject, ServerSpec
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from k3agent.agent.undo import Preview, Undo, described
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
 from k3agent.headless.arguments import Parser
-from k3agent.headless.output import clean
+from k3agent.safety.visible import clean
 from k3agent.store.sessions import SessionStore
 from k3agent.types import SessionId
 

@@ -30,7 +30,7 @@ from k3agent.events import (
     TextStreamed,
     TurnOutcome,
 )
-from k3agent.headless.output import clean
+from k3agent.safety.visible import clean
 from k3agent.types import ImagePart, JsonObject, Message, ReasoningPart, Role, TextPart, ToolCall, ToolResult
 
 LAST_WORDS = "The model's last words, which nothing confirms:"

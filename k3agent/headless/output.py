@@ -7,7 +7,6 @@ for the reader. Standard error is progress: beyond the bound it is dropped.
 from __future__ import annotations
 
 import os
-import re
 import select
 import sys
 import threading
@@ -16,16 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from k3agent.safety.visible import reveal
+from k3agent.safety.visible import clean
 
 _MAX_WAITING_BYTES = 8 * 1024 * 1024
 _WRITE_BYTES = 64 * 1024
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def clean(text: str) -> str:
-    """`text` without anything that a terminal would obey or hide; tabs and line feeds stay."""
-    return reveal(_CONTROL.sub("�", text))
 
 
 def print_foreign(text: str) -> None:

@@ -27,8 +27,8 @@ from k3agent.events import (
 )
 from k3agent.headless.exitcodes import ExitCode
 from k3agent.headless.formats import End
-from k3agent.headless.output import clean
 from k3agent.headless.report import failed_command, shown_files
+from k3agent.safety.visible import clean
 from k3agent.types import Role
 
 _MAX_DIFF_LINES = 20

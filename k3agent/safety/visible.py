@@ -20,6 +20,7 @@ _IDLE = (
     "|(?<=[\u200c\u200d])[\u200c\u200d]"
 )
 _SUSPECT = re.compile(f"[{_HIDDEN}]|{_IDLE}")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MARK = re.compile("⟨([0-9A-F]{4,6})⟩")
 
 
@@ -28,6 +29,11 @@ def reveal(text: str) -> str:
     if text.isascii():
         return text
     return _SUSPECT.sub(lambda hit: f"⟨{ord(hit[0]):04X}⟩", text)
+
+
+def clean(text: str) -> str:
+    """`text` without anything that a terminal would obey or hide; tabs and line feeds stay."""
+    return reveal(_CONTROL.sub("�", text))
 
 
 def marks(shown: str) -> set[str]:

@@ -28,6 +28,7 @@ BASE = {
     "k3agent.jsonrpc",
     "k3agent.logs",
     "k3agent.safety",
+    "k3agent.sarif",
     "k3agent.prompts",
 }
 FRONT_ENDS = {
@@ -35,6 +36,7 @@ FRONT_ENDS = {
     "k3agent.tui",
     "k3agent.acp",
     "k3agent.sdk",
+    "k3agent.ci",
     "k3agent.doctor",
     "k3agent.export",
     "k3agent.stats",
@@ -58,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "k3agent.jsonrpc": {"k3agent.types", "k3agent.errors"},
     "k3agent.logs": {"k3agent.safety"},
     "k3agent.safety": set(),
+    "k3agent.sarif": {"k3agent.types"},
     "k3agent.prompts": set(),
     "k3agent.events": {"k3agent.types"},
     "k3agent.codec": {"k3agent.types", "k3agent.events"},

@@ -16,8 +16,8 @@ from k3agent.events import (
     TurnOutcome,
 )
 from k3agent.headless.formats import End, JsonFormat, Start, StreamJsonFormat, TextFormat
-from k3agent.headless.output import clean
 from k3agent.headless.progress import Progress
+from k3agent.safety.visible import clean
 from k3agent.types import (
     Finish,
     Message,

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from support.agents import COMPACT, DONE, call, start, step
 
 from k3agent.agent.instructions import find_instructions, render_instructions
-from k3agent.headless.output import clean
 from k3agent.safety.fencing import fence, mark_of, speaks_to_the_model
-from k3agent.safety.visible import reveal
+from k3agent.safety.visible import clean, reveal
 from k3agent.tui.safe import safe
 
 ORDERS = (
