@@ -119,7 +119,7 @@ def nano_config() -> dict[str, Any]:
         "tie_word_embeddings": False,
         **tokens,
         "text_config": text,
-        "k3agent": {"copying": COPYING},
+        "k3agent": {"copying": COPYING, "instructions": True},
     }
 
 

@@ -109,6 +109,8 @@ def make_trainer(options: argparse.Namespace, team: Team | None = None) -> tuple
     on_gpu = device.type == "cuda"
     variant = variants.of_options(options)
     raw = variant.config(export.tiny_config(64) if options.tiny else export.nano_config())
+    # What follows AGENTS.md is a family of the second edition.
+    raw["k3agent"]["instructions"] = options.second_share != 0
     trainer = Trainer(
         export.model_config(raw),
         device,

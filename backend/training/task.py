@@ -24,9 +24,9 @@ FIRST_EDITION = (
     "refuse",
     "chat",
 )
-SECOND_EDITION = ("chain", "git", "data", "web", "recover", "ask", "german", "chinese")
-"""Several steps; git; settings files and documents; JavaScript and Go; errors of tools; too little said;
-other languages."""
+SECOND_EDITION = ("chain", "git", "data", "web", "rules", "recover", "ask", "german", "chinese")
+"""Several steps; git; settings files and documents; JavaScript and Go; AGENTS.md; errors of tools;
+too little said; other languages."""
 EDITIONS = {"first": FIRST_EDITION, "second": SECOND_EDITION}
 FAMILIES = FIRST_EDITION + SECOND_EDITION
 """The rows of every table about tasks, in this order."""

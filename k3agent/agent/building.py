@@ -19,7 +19,13 @@ from k3agent.agent.context import CHARS_PER_TOKEN, Context, facts, system_prompt
 from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.hooks import HookParts, Hooks
-from k3agent.agent.instructions import SMALL_WINDOW, Instruction, check_overhead, find_instructions
+from k3agent.agent.instructions import (
+    SMALL_WINDOW,
+    Instruction,
+    brief_instructions,
+    check_overhead,
+    find_instructions,
+)
 from k3agent.agent.knowledge import budget_chars, prompt_parts
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt, SessionOptions
@@ -223,7 +229,7 @@ def frozen_part(
 
 def _unread(options: SessionOptions, info: ModelInfo, files: list[Instruction]) -> tuple[str, ...]:
     """What the small model is not told, because its prompt is fixed: said once, when the session starts."""
-    parts = [str(file.path) for file in files]
+    parts = [] if info.reads_instructions else [str(file.path) for file in files]
     if options.append_system_prompt.strip():
         parts.append("the text of --append-system-prompt")
     warnings = []
@@ -286,10 +292,16 @@ def session_hooks(
 
 
 def new_facts(options: SessionOptions, mode: str, transcript: Transcript) -> str:
-    """The facts message if it differs from the last one; the compact profile has none."""
-    if options.client.info.profile is Profile.COMPACT:
+    """The facts message if it differs from the last one. The compact profile has the project's instructions
+    instead, if its model was trained to follow them: its system prompt is a constant.
+    """
+    info, cwd = options.client.info, options.cwd.resolve()
+    if info.profile is not Profile.COMPACT:
+        found = facts(cwd, mode, date.today())
+    elif info.reads_instructions:
+        found = Masker(options.environ, cwd).mask(brief_instructions(find_instructions(cwd, options.environ)))
+    else:
         return ""
-    found = facts(options.cwd.resolve(), mode, date.today())
     return "" if found == transcript.facts else found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from k3agent import codec
 from k3agent.agent.git_marks import git_folder
-from k3agent.agent.instructions import Instruction, git_root, render_instructions
+from k3agent.agent.instructions import HEAD, Instruction, git_root, render_instructions
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.prompts.loader import load
 from k3agent.providers.base import ModelInfo, Profile
@@ -84,7 +84,7 @@ def _git_fact(cwd: Path) -> str:
 
 def last_facts(messages: Sequence[Message]) -> str:
     for message in reversed(messages):
-        if message.origin is Origin.HARNESS and message.text.startswith(FACTS_HEAD):
+        if message.origin is Origin.HARNESS and message.text.startswith((FACTS_HEAD, HEAD)):
             return message.text
     return ""
 

@@ -50,6 +50,8 @@ class ModelInfo:
     profile: Profile = Profile.FULL
     prices: Prices = Prices()
     why: str = ""
+    # A small model that was not trained on instruction files is better off without them.
+    reads_instructions: bool = True
 
 
 class ModelClient(Protocol):

@@ -67,6 +67,17 @@ def weights_folder(model: str = "nano") -> Path | None:
     return Path(next(iter(spec.submodule_search_locations))) / "weights" / model
 
 
+def reads_instructions(model: str = "nano") -> bool:
+    """Whether the embedded model was trained to follow AGENTS.md; its config.json says so."""
+    folder = weights_folder(model)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8")) if folder else {}
+    except (OSError, ValueError):
+        return False
+    own = config.get("k3agent") if isinstance(config, dict) else None
+    return isinstance(own, dict) and own.get("instructions") is True
+
+
 def has_weights(model: str = "nano") -> bool:
     folder = weights_folder(model)
     return folder is not None and (folder / "model.safetensors").is_file()

@@ -403,6 +403,8 @@ def _info(choice: Choice, settings: ClientSettings, dialect: Dialect) -> ModelIn
 
 def _bundled_info(choice: Choice, settings: ClientSettings) -> ModelInfo:
     is_nano = choice.model == EMBEDDED_MODEL
+    from k3agent.providers.bundled import reads_instructions  # lazy: only where it is used
+
     known = known_model(EMBEDDED_MODEL)
     assert known is not None
     return ModelInfo(
@@ -416,6 +418,7 @@ def _bundled_info(choice: Choice, settings: ClientSettings) -> ModelInfo:
         default_effort=Effort.LOW if is_nano else Effort.HIGH,
         profile=Profile.COMPACT if is_nano else Profile.FULL,
         why=choice.why,
+        reads_instructions=not is_nano or reads_instructions(),
     )
 
 

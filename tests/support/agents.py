@@ -33,6 +33,7 @@ COMPACT = ModelInfo(
     context_window=16_384,
     max_output_tokens=2_048,
     profile=Profile.COMPACT,
+    reads_instructions=False,
 )
 
 HEAD = load("compaction/head")

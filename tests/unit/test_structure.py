@@ -72,6 +72,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "k3agent.prompts",
         "k3agent.types",
         "k3agent.errors",
+        # what the product says before and between the user's words is said by its own code
+        "k3agent.agent",
     },
 }
 BACKEND_MAY_IMPORT: dict[str, set[str]] = {

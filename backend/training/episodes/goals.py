@@ -80,6 +80,7 @@ SECOND_MODULES = (
     "recover",
     "clarify",
     "chains",
+    "rules",
 )
 for _module in MODULES + SECOND_MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")

@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from k3agent.agent.instructions import Instruction, brief_instructions
 from k3agent.backend.training.episodes import checks, goals
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.outputs import Look
@@ -40,6 +42,7 @@ SECOND_WEIGHTS = {
     "git": 12,
     "data": 14,
     "web": 14,
+    "rules": 12,
     "recover": 8,
     "ask": 6,
     "german": 10,
@@ -177,8 +180,12 @@ class Player:
         if plan.setup is not None:
             plan.setup(workspace.root)
         before = workspace.snapshot()
-        if plan.opening:
-            session.user(plan.opening)
+        if plan.instructions:
+            path = Path(self.box.machine.shown_root or workspace.root) / "AGENTS.md"
+            size = len(plan.instructions.encode())
+            session.user(
+                brief_instructions([Instruction(path=path, text=plan.instructions.strip(), size_bytes=size)])
+            )
         session.user(
             plan.prompt if plan.prompt is not None else say(plan.goal, plan.slots, self.rng, self.part)
         )

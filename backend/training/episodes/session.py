@@ -125,8 +125,8 @@ class Plan:
     prompt: str | None = None
     prepare: Callable[[dict[str, str]], None] | None = None
     setup: Callable[[str], None] | None = None
-    opening: str = ""
-    """What k3agent itself says before the user: the project's instructions."""
+    instructions: str = ""
+    """The text of the project's AGENTS.md, which k3agent quotes before the user's first words."""
     alone: bool = False
     """Whether it needs a session of its own: it brings a project or a repository."""
     commands: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import pytest
 
 from k3agent.config.settings import ProviderSettings, Settings
 from k3agent.errors import ConfigError, ProviderError, ProviderErrorKind
+from k3agent.providers import bundled
 from k3agent.providers.base import Profile
 from k3agent.providers.registry import EndpointMemory, choose, choose_client
 from k3agent.types import Effort
@@ -96,6 +97,27 @@ def test_embedded_model_has_the_compact_profile(tmp_path: Path) -> None:
     assert (info.profile, info.default_effort, info.context_window) == (Profile.COMPACT, Effort.LOW, 16_384)
     info = choose_client(settings(), MOONSHOT, tmp_path).info
     assert (info.profile, info.context_window, info.prices.input) == (Profile.FULL, 1_048_576, 3.0)
+    assert info.reads_instructions
+
+
+@pytest.mark.parametrize(
+    ("config", "reads"),
+    [
+        ('{"k3agent": {"copying": {"word": 1}}}', False),
+        ('{"k3agent": {"instructions": true}}', True),
+        ('{"k3agent": {"instructions": "yes"}}', False),
+        ("[]", False),
+        ("no JSON", False),
+        (None, False),
+    ],
+)
+def test_weights_say_whether_they_follow_instructions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str | None, reads: bool
+) -> None:
+    monkeypatch.setattr(bundled, "weights_folder", lambda model="nano": tmp_path)
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    assert choose_client(settings(), {}, tmp_path).info.reads_instructions is reads
 
 
 def test_endpoint_memory_survives_and_forgives(tmp_path: Path) -> None:
