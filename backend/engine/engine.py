@@ -80,7 +80,7 @@ class Engine:
         self._settings = settings
         self._canonicaliser = Canonicaliser(self.cache, runner, chunk)
         self._chunk = chunk
-        self._sampler = Sampler(runner.device)
+        self._sampler = Sampler(runner.device, settings.kernels)
         self._copying = Copying.from_dir(settings.model_dir, tokenizer, runner.config.vocab_size)
         self._taker = TokenTaker(tokenizer, self._sampler, runner.max_model_len)
         self._reports: list[Report] = []
@@ -238,7 +238,7 @@ class Engine:
         if is_last:
             sequence.status = Status.DECODING
             sequence.clock.decoding_s = sequence.clock.decoding_s or time.perf_counter()
-            self._take(sequence, logits, [], [], None)
+            self._take(sequence, logits, [], [], self._taker.at_once([sequence], [1], logits))
 
     def _advance_exact(self, sequence: Sequence, end: int) -> None:
         """A chunk from the end of exact tokens on a point of the grid is what a cold run computes, too."""
@@ -254,7 +254,7 @@ class Engine:
         except (BackendError, RuntimeError) as error:
             self._decode_failed(sequences, error)
             return
-        likeliest = self._taker.likeliest(sequences, logits)
+        chosen = self._taker.at_once(sequences, [work.num_logits for work in works], logits)
         row = 0
         for sequence, work, guess in zip(sequences, works, guesses, strict=True):
             sequence.is_suspect = False
@@ -263,8 +263,8 @@ class Engine:
                 self._leave(sequence)
             else:
                 rows = slice(row, row + work.num_logits)
-                best = likeliest[rows] if likeliest is not None else None
-                self._take(sequence, logits[rows], guess, work.trail_slots, best)
+                own = chosen[rows] if chosen is not None else None
+                self._take(sequence, logits[rows], guess, work.trail_slots, own)
             row += work.num_logits
 
     def _guesses(self, sequences: list[Sequence]) -> list[list[int]]:
@@ -319,14 +319,14 @@ class Engine:
         rows: Tensor,
         guess: list[int],
         trail: list[int],
-        likeliest: list[int] | None,
+        at_once: list[int] | None,
     ) -> None:
         """Add the next tokens of an answer and report them. Only guesses that were right are computed tokens:
         behind the first wrong one the state is taken back, and its latents will be overwritten.
         """
         num_decided = len(sequence.token_ids)
         try:
-            taken = self._taker.take(sequence, rows, guess, likeliest)
+            taken = self._taker.take(sequence, rows, guess, at_once)
         except (BackendError, RuntimeError) as error:
             log.exception("no token could be chosen for %s", sequence.request_id)
             self._fail(sequence, str(error))

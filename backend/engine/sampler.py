@@ -1,5 +1,6 @@
 """Logits to one token id: the grammar, raised copies, penalties, temperature, truncation, and the draw."""
 
+import secrets
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +10,10 @@ from k3agent.backend.engine.copying import Copied
 from k3agent.backend.engine.grammar import Allowed, Free, Masked
 from k3agent.backend.engine.messages import SamplingParams, TokenLogprobs
 from k3agent.backend.errors import BackendError
+from k3agent.backend.kernels import registry
 
 _MAX_MASKS = 64
+_MASK = (1 << 64) - 1
 
 
 @dataclass(slots=True)
@@ -34,6 +37,8 @@ class Choice:
         self.copied = copied
         """Has read the prompt; None for models that need no help."""
         self.generator = _generator(params, device)
+        self.seed = secrets.randbits(63) if params.seed is None else params.seed
+        """Of what is drawn on the device."""
         self.counts: Tensor | None = None
         """[V], how often each token was generated; kept only for penalties."""
         self.is_known: Tensor | None = None
@@ -48,9 +53,20 @@ class Choice:
     @property
     def is_plain(self) -> bool:
         """Is the likeliest token all that is asked for?"""
-        params = self.params
-        is_free = self.counts is None and self.is_known is None and self.copied is None
-        return is_free and self.generator is None and params.logprobs is None
+        return self.is_free and self.generator is None
+
+    @property
+    def is_free(self) -> bool:
+        """Do the logits and the parameters say everything, without a memory of what was said?"""
+        is_bare = self.counts is None and self.is_known is None and self.copied is None
+        return is_bare and self.params.logprobs is None
+
+    def seed_at(self, position: int) -> int:
+        """A number for the token at a position, mixed so that neighbours have nothing in common."""
+        mixed = (self.seed + (position + 1) * 0x9E3779B97F4A7C15) & _MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        return (mixed ^ (mixed >> 31)) >> 1
 
     def took(self, token_ids: list[int]) -> None:
         """Note tokens that were added to the answer, chosen or forced."""
@@ -96,12 +112,53 @@ def _generator(params: SamplingParams, device: torch.device) -> torch.Generator 
     return generator
 
 
-class Sampler:
-    """Keeps the index tensors of the latest masks, which are used at every step."""
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One row to draw from on the device: for whom, and which token of its text it is."""
 
-    def __init__(self, device: torch.device) -> None:
+    choice: Choice
+    position: int
+
+
+class Sampler:
+    """Keeps the index tensors of the latest masks, which are used at every step. `kernels`: see
+    kernels.registry; with one for drawing, rows that need no more are drawn together on the device."""
+
+    def __init__(self, device: torch.device, kernels: str = registry.REFERENCE) -> None:
         self._device = device
+        kernel = registry.choose("sample", kernels, device)
+        self._kernel = None if kernel is registry.get("sample") else kernel
         self._banned: dict[frozenset[int], Tensor] = {}
+
+    @property
+    def draws_together(self) -> bool:
+        """Can `draw` be asked for more than the likeliest token?"""
+        return self._kernel is not None
+
+    @torch.inference_mode()
+    def draw(self, logits: Tensor, draws: list[Draw | None]) -> list[int] | None:
+        """A token for each row [N, V], of those without a draw the likeliest; one copy to the host. None when
+        a logit is NaN: whose fault it is comes out row by row.
+        """
+        if not draws:
+            return []
+        if self._kernel is None:
+            values, places = logits.max(dim=-1)
+            chosen = torch.where(torch.isnan(values), -1, places).tolist()
+        else:
+            chosen = self._kernel(logits, *self._columns(draws)).tolist()
+        return None if -1 in chosen else chosen
+
+    def _columns(self, draws: list[Draw | None]) -> list[Tensor]:
+        params = [None if draw is None else draw.choice.params for draw in draws]
+        floats = [[p.temperature if p else 0.0, p.top_p if p else 1.0, p.min_p if p else 0.0] for p in params]
+        wholes = [
+            [draw.choice.params.top_k, draw.choice.seed_at(draw.position)] if draw else [0, 0]
+            for draw in draws
+        ]
+        temperature, top_p, min_p = torch.tensor(floats).to(self._device, non_blocking=True).unbind(-1)
+        top_k, seed = torch.tensor(wholes, dtype=torch.int64).to(self._device, non_blocking=True).unbind(-1)
+        return [column.contiguous() for column in (temperature, top_k, top_p, min_p, seed)]
 
     @torch.inference_mode()
     def sample(

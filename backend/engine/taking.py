@@ -7,13 +7,12 @@ from the guess ends the walk. So the answer is the same with and without guesses
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.engine.grammar import Free
 from k3agent.backend.engine.messages import FinishReason, TokenLogprobs
-from k3agent.backend.engine.sampler import Sampler, forced_logprobs
+from k3agent.backend.engine.sampler import Draw, Sampler, forced_logprobs
 from k3agent.backend.engine.sequence import Sequence
 
 ENDS = ("<|end_of_msg|>", "[EOS]")
@@ -39,16 +38,16 @@ class TokenTaker:
         self._closers = self._ends | {tokenizer.special("<|close|>")}
 
     def take(
-        self, sequence: Sequence, rows: Tensor, guess: list[int], likeliest: list[int] | None = None
+        self, sequence: Sequence, rows: Tensor, guess: list[int], at_once: list[int] | None = None
     ) -> Taken:
-        """rows: [1 + len(guess), V], logits after the decided tokens and after each guessed one; `likeliest`
-        is the likeliest token of each, if that is known.
+        """rows: [1 + len(guess), V], logits after the decided tokens and after each guessed one; `at_once` is
+        what the method of that name gave for them.
         """
         taken = Taken(logprobs=None if sequence.params.logprobs is None else [])
         place = 0
         while taken.reason is None:
-            if likeliest is not None and self._is_plain(sequence):
-                new = self._add(sequence, [likeliest[place]], taken, None)
+            if at_once is not None and self._is_plain(sequence):
+                new = self._add(sequence, [at_once[place]], taken, None)
             else:
                 new = self._next(sequence, rows[place], taken)
             right = _num_common(new, guess[place:])
@@ -58,21 +57,24 @@ class TokenTaker:
                 break
         return taken
 
-    def likeliest(self, sequences: list[Sequence], logits: Tensor) -> list[int] | None:
-        """The likeliest token of each row, found for all rows at once; None if no sequence asks for that."""
+    def at_once(self, sequences: list[Sequence], counts: list[int], logits: Tensor) -> list[int] | None:
+        """The token of each row of plain sequences, found for all rows at once; `counts`: rows of each
+        sequence. None if no sequence is plain."""
         if not any(self._is_plain(sequence) for sequence in sequences):
             return None
-        values, places = logits.max(dim=-1)
-        if torch.isnan(values).any():
-            return None  # whose fault it is comes out row by row
-        return places.tolist()
+        draws: list[Draw | None] = []
+        for sequence, count in zip(sequences, counts, strict=True):
+            is_drawn = self._is_plain(sequence) and not sequence.choice.is_plain
+            begin = len(sequence.token_ids)
+            draws += [Draw(sequence.choice, begin + row) if is_drawn else None for row in range(count)]
+        return self._sampler.draw(logits, draws)
 
-    @staticmethod
-    def _is_plain(sequence: Sequence) -> bool:
-        """Does it say the likeliest token, whatever that is?"""
-        params = sequence.params
+    def _is_plain(self, sequence: Sequence) -> bool:
+        """Do the logits alone say what comes next: the likeliest, or a draw that the device can make?"""
+        params, choice = sequence.params, sequence.choice
         may_end = not params.ignore_eos and sequence.num_generated >= params.min_tokens
-        return sequence.grammar is None and sequence.choice.is_plain and may_end
+        is_simple = choice.is_plain or (choice.is_free and self._sampler.draws_together)
+        return sequence.grammar is None and is_simple and may_end
 
     def _next(self, sequence: Sequence, logits: Tensor, taken: Taken) -> list[int]:
         """Choose one token and add it and what the grammar forces after it; returns what was added."""

@@ -1,4 +1,4 @@
-"""What `kernels.bench` times of routed experts: the real shapes of K3 and Kimi-Linear, few and many tokens.
+"""What `kernels.bench` times of routed experts and of sampling: the real shapes of K3 and Kimi-Linear, few and many tokens.
 
 The peer for packed experts is what PyTorch has: bf16 weights of the same shape in a grouped product.
 """
@@ -159,19 +159,40 @@ def routes(setting: Setting) -> Iterator[Case]:
             yield Case(
                 op="route",
                 shape=f"{shape.experts} choose {shape.top} T={num_tokens}",
-                calls={name: _Route(name, (logits, bias, shape.top), options) for name in names},
+                calls={name: _Call("route", name, (logits, bias, shape.top), options) for name in names},
                 num_bytes=logits.nbytes + num_tokens * shape.top * 8,
                 graphs=set(names),
                 limits={"tokens": num_tokens, "experts": shape.experts},
             )
 
 
+@makes("sample")
+def samples(setting: Setting) -> Iterator[Case]:
+    """From logits to tokens, greedy and drawn as served by default."""
+    vocab_size = 64 if setting.tiny else 163840
+    names = ["reference", *(["triton"] if runs_triton(setting.device) else [])]
+    for num_rows in (1, 2) if setting.tiny else (1, 8, 32):
+        for temperature, top_p in ((0.0, 1.0), (1.0, 0.95)):
+            logits = 2 * torch.randn((num_rows, vocab_size), device=setting.device)
+            heat, mass = (torch.full_like(logits[:, 0], value) for value in (temperature, top_p))
+            wholes = torch.zeros(num_rows, dtype=torch.int64, device=setting.device)
+            arguments = (logits, heat, wholes, mass, torch.zeros_like(heat), wholes + 7)
+            yield Case(
+                op="sample",
+                shape=f"V={vocab_size} N={num_rows} {'drawn' if temperature else 'greedy'}",
+                calls={name: _Call("sample", name, arguments, {}) for name in names},
+                num_bytes=logits.nbytes,
+                limits={"rows": num_rows, "vocab": vocab_size},
+            )
+
+
 @dataclass(frozen=True)
-class _Route:
+class _Call:
+    op: str
     name: str
-    arguments: tuple[Tensor, Tensor, int]
+    arguments: tuple[object, ...]
     options: dict[str, object]
 
     def __call__(self) -> object:
-        kernel = registry.load_triton("route") if self.name == "triton" else registry.get("route")
+        kernel = registry.load_triton(self.op) if self.name == "triton" else registry.get(self.op)
         return kernel(*self.arguments, **self.options)

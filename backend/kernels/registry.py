@@ -30,6 +30,7 @@ from k3agent.backend.kernels.reference import (
     mxfp4,
     rms_norm,
     router,
+    sampling,
 )
 
 Kernel = Callable[..., Any]
@@ -51,6 +52,7 @@ _IN_TRITON: dict[str, str] = {
     "moe_experts": "moe_experts:moe_experts",
     "rms_norm": "rows:rms_norm",
     "route": "router:route",
+    "sample": "sampling:sample",
     "situ_glu": "rows:situ_glu",
     "stream_read": "attn_res:read_stream",
     "swiglu": "rows:swiglu",
@@ -76,6 +78,7 @@ _table: dict[str, dict[str, Kernel]] = {
     "mxfp4_dequantise": {REFERENCE: mxfp4.mxfp4_dequantise},
     "rms_norm": {REFERENCE: rms_norm.rms_norm},
     "route": {REFERENCE: router.route},
+    "sample": {REFERENCE: sampling.sample},
     "situ_glu": {REFERENCE: gated_act.situ_glu},
     "stream_read": {REFERENCE: attn_res.read_stream},
     "swiglu": {REFERENCE: gated_act.swiglu},
