@@ -12,7 +12,7 @@ from support.gpu_compiler import compiling, has_assembler
 MOST_SHARED_BYTES = 232_448
 """What a block may have on an H200."""
 BF16 = torch.bfloat16
-MODELS = {"k3": (12, -5.0), "kimi-linear": (32, None)}
+MODELS = {"k3": (16, -5.0), "kimi-linear": (32, None)}
 
 
 def run_kda(name: str) -> None:
@@ -53,6 +53,12 @@ def run_stream(name: str) -> None:
         read_stream(sources, wide, blocks, sources[0], False, query, 1e-5, weight, 1e-5)
 
 
+def as_on_h200() -> None:
+    """Tables answer as they do on the GPU that is compiled for."""
+    pick = pinned.pick
+    pinned.pick = lambda op, gpu, **shape: pick(op, "NVIDIA H200", **shape)
+
+
 RUNS = {"kda": run_kda, "mla": run_mla, "stream": run_stream}
 
 
@@ -63,6 +69,7 @@ def main() -> int:
         return 1
     overrides = [argument.split("=", 1) for argument in sys.argv[1:] if "=" in argument]
     names = [argument for argument in sys.argv[1:] if "=" not in argument] or list(RUNS)
+    as_on_h200()
     fits = True
     for table, changed in overrides:
         pinned._overrides[table] = {**pinned_row(table), **json.loads(changed)}

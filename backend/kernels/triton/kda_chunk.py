@@ -3,15 +3,16 @@
 A program has one chunk of 64 tokens of one head. It convolves, normalises and gates, scores keys and
 queries with keys, inverts I + diag(beta) A, and leaves five tiles from which kda_prefill walks the states:
     W = T (beta k exp(L)),  U = T (beta v),  Q = q exp(L),  K = k exp(L_end - L),  B: scores of q with k
-with T the inverse and L the running sum of log decays. No exponent is positive beyond what a bounded gate
-keeps small: rows of two halves of a block are scored relative to the border between them, sizes halving.
+with T the inverse and L the running sum of log2 of the decays; exp is 2^. No exponent is positive beyond what
+a bounded gate keeps small: rows of two halves of a block are scored relative to the border between them,
+sizes halving.
 Arithmetic as in kernels.reference.kda_chunk.
 """
 
 import triton
 import triton.language as tl
 
-from k3agent.backend.kernels.triton.kda_parts import convolve, log_decay, sigmoid, unit_rows
+from k3agent.backend.kernels.triton.kda_parts import LOG2_E, convolve, log_decay, power2, sigmoid, unit_rows
 
 
 @triton.jit
@@ -29,7 +30,7 @@ def _running_decay(
     z_ptr, z_stride, bias_ptr, a_log_ptr, head, rows, valid, inner, in_head, lower_bound,
     HEAD_DIM: tl.constexpr, BOUNDED: tl.constexpr,
 ):  # fmt: skip
-    """Running sum of the log decay over the rows of the chunk; rows behind the end do not decay."""
+    """Running sum of log2 of the decay over the rows of the chunk; rows behind the end do not decay."""
     at = head * HEAD_DIM + inner
     mask = valid[:, None] & in_head[None, :]
     z = tl.load(z_ptr + rows.to(tl.int64)[:, None] * z_stride + at[None, :], mask=mask, other=0.0).to(
@@ -37,7 +38,8 @@ def _running_decay(
     )
     z += tl.load(bias_ptr + at, mask=in_head, other=0.0)[None, :]
     a = tl.exp(tl.load(a_log_ptr + head))
-    return tl.cumsum(tl.where(mask, log_decay(z, a, lower_bound, BOUNDED), 0.0), axis=0)
+    g = log_decay(z, a, lower_bound, BOUNDED) * LOG2_E
+    return tl.cumsum(tl.where(mask, g, 0.0), axis=0)
 
 
 @triton.jit
@@ -52,7 +54,7 @@ def _scores_across(
     border = tl.where(is_upper, part * SIZE - 1, part * SIZE + SIZE - 1)
     reference = tl.load(l_ptr + border[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :])
     exponent = tl.where(is_upper[:, None], L - reference, reference - L)
-    decay = tl.exp(tl.minimum(exponent, 0.0))
+    decay = power2(tl.minimum(exponent, 0.0))
     keys = k * decay
     pairs = is_upper[:, None] & (part[:, None] == part[None, :] + 1)
     A = tl.where(pairs, dot(keys, tl.trans(keys), PREC), 0.0)
@@ -78,8 +80,8 @@ def _scores(
         # within a tile 8 rows of the bound are e^40: far inside fp32
         middle = index // TILE * TILE + TILE // 2
         offset = L - tl.load(l_ptr + middle[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :])
-        fallen = tl.trans(k * tl.exp(-offset))
-        rise = tl.exp(offset)
+        fallen = tl.trans(k * power2(-offset))
+        rise = power2(offset)
         same = index[:, None] // TILE == index[None, :] // TILE
         A += tl.where(same & (index[:, None] > index[None, :]), dot(k * rise, fallen, PREC), 0.0)
         B += tl.where(same & (index[:, None] >= index[None, :]), dot(q * rise, fallen, PREC), 0.0)
@@ -124,13 +126,14 @@ def _invert(M, m_ptr, CHUNK: tl.constexpr, TILE: tl.constexpr, PREC: tl.constexp
     TILES: tl.constexpr = CHUNK // TILE
     tile, row = tl.arange(0, TILES), tl.arange(0, TILE)
     corner = tile * (TILE * CHUNK + TILE)
+    at = corner[:, None, None] + row[None, :, None] * CHUNK + row[None, None, :]
+    tiles = tl.load(m_ptr + at)
     inverse = tl.zeros((TILES, TILE, TILE), dtype=tl.float32)
     for i in range(1, TILE):
-        line = -tl.load(m_ptr + corner[:, None] + i * CHUNK + row[None, :])
+        line = -tl.sum(tl.where((row == i)[None, :, None], tiles, 0.0), axis=1)
         line += tl.sum(line[:, :, None] * inverse, axis=1)
         inverse = tl.where((row == i)[None, :, None], line[:, None, :], inverse)
     inverse = tl.where((row[:, None] == row[None, :])[None, :, :], 1.0, inverse)
-    at = corner[:, None, None] + row[None, :, None] * CHUNK + row[None, None, :]
     tl.debug_barrier()
     tl.store(m_ptr + at, inverse)
     tl.debug_barrier()
@@ -196,13 +199,14 @@ def chunk_kernel(
     tl.debug_barrier()
     A, B = _scores(q, k, L, l_ptr + place * BLOCK, CHUNK, BLOCK, TILE, SAFE, SCORES)
     _put(b_ptr, B, square)
-    _put(q_ptr, q * tl.exp(L), at)
+    fallen = power2(L)
+    _put(q_ptr, q * fallen, at)
     end = tl.load(l_ptr + place * BLOCK + (CHUNK - 1) * BLOCK + inner)
-    _put(k_ptr, k * tl.exp(end[None, :] - L), at)
+    _put(k_ptr, k * power2(end[None, :] - L), at)
     beta = tl.load(beta_ptr + rows.to(tl.int64) * beta_stride + head, mask=valid, other=0.0).to(tl.float32)
     beta = tl.where(valid, sigmoid(beta), 0.0)[:, None]
     inverse = _invert(beta * A, m_ptr + place * CHUNK, CHUNK, TILE, SOLVE)
-    _put(w_ptr, dot(inverse, beta * k * tl.exp(L), APPLY), at)
+    _put(w_ptr, dot(inverse, beta * (k * fallen), APPLY), at)
     own += HEADS * HEAD_DIM
     v = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
     _put(u_ptr, dot(inverse, beta * v, APPLY), at)

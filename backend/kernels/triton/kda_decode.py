@@ -15,10 +15,12 @@ from k3agent.backend.kernels.arguments import SHORT, KdaCache, KdaInputs, KdaWei
 from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.pinned import Row
 from k3agent.backend.kernels.triton.kda_parts import (
+    LOG2_E,
     convolve,
     gated_norm,
     log_decay,
     move_tails,
+    power2,
     sigmoid,
     unit_rows,
 )
@@ -56,7 +58,7 @@ def _token(
     z = tl.load(z_ptr + row.to(tl.int64) * z_stride + at, mask=in_head, other=0.0).to(tl.float32)
     z += tl.load(bias_ptr + at, mask=in_head, other=0.0)
     beta = sigmoid(tl.load(beta_ptr + row.to(tl.int64) * beta_stride + head).to(tl.float32))
-    S = S * tl.exp(log_decay(z, a, lower_bound, BOUNDED))[:, None]
+    S = S * power2(log_decay(z, a, lower_bound, BOUNDED) * LOG2_E)[:, None]
     update = beta * (v - tl.sum(S * k[:, None], axis=0))
     S += k[:, None] * update[None, :]
     return S, tl.sum(S * q[:, None], axis=0)

@@ -3,15 +3,41 @@
 import triton
 import triton.language as tl
 
+from k3agent.backend.kernels.gpu import is_interpreting
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+_ON_GPU = tl.constexpr(not is_interpreting())
+"""The interpreter knows no instructions."""
+
 
 @triton.jit
-def silu(x):
-    return x / (1.0 + tl.exp(-x))
+def power2(x):
+    """2^x by the GPU's own instruction; what would be denormal is zero."""
+    if _ON_GPU:
+        y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    else:
+        y = tl.exp2(x)
+    return y
+
+
+@triton.jit
+def reciprocal(x):
+    """1 / x to the last bit but one."""
+    if _ON_GPU:
+        y = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    else:
+        y = 1.0 / x
+    return y
 
 
 @triton.jit
 def sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
+    return reciprocal(1.0 + power2(x * -LOG2_E))
+
+
+@triton.jit
+def silu(x):
+    return x * sigmoid(x)
 
 
 @triton.jit
@@ -27,7 +53,7 @@ def log_decay(z, a, lower_bound, BOUNDED: tl.constexpr):
     if BOUNDED:
         g = lower_bound * sigmoid(a * z)
     else:
-        g = -a * (tl.maximum(z, 0.0) + log1p(tl.exp(-tl.abs(z))))
+        g = -a * (tl.maximum(z, 0.0) + log1p(power2(-tl.abs(z) * LOG2_E)))
     return g
 
 

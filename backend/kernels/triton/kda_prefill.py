@@ -19,7 +19,7 @@ from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.pinned import Row
 from k3agent.backend.kernels.triton.kda_chunk import chunk_kernel, dot
 from k3agent.backend.kernels.triton.kda_decode import recurrent
-from k3agent.backend.kernels.triton.kda_parts import gated_norm, move_tails
+from k3agent.backend.kernels.triton.kda_parts import gated_norm, move_tails, power2
 from k3agent.backend.kernels.triton.mla_parts import dot_block
 
 TILE = 16
@@ -27,7 +27,7 @@ TILE = 16
 pinned.pin(
     "kda_prefill",
     Row({
-        "scores": "tf32", "solve": "tf32x3", "apply": "tf32", "walk": "bf16", "chunk_warps": 8, "block_v": 64,
+        "scores": "bf16", "solve": "ieee", "apply": "bf16", "walk": "bf16", "chunk_warps": 8, "block_v": 64,
         "walk_warps": 4, "walk_stages": 2, "norm_warps": 4,
     }),
     candidates={
@@ -63,7 +63,7 @@ def _advance(
     scores = tl.load(b_ptr + place * CHUNK + index[:, None] * CHUNK + index[None, :])
     o += dot(scores, update, PREC)
     end = tl.load(l_ptr + place * BLOCK + (CHUNK - 1) * BLOCK + inner)
-    S = S * tl.exp(end)[:, None] + dot(tl.trans(tl.load(k_ptr + tile)), update, PREC)
+    S = S * power2(end)[:, None] + dot(tl.trans(tl.load(k_ptr + tile)), update, PREC)
     return S, o
 
 

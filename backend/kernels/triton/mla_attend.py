@@ -16,22 +16,33 @@ from k3agent.backend.kernels import pinned
 from k3agent.backend.kernels.arguments import StepTables
 from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.pinned import Row
-from k3agent.backend.kernels.triton.mla_parts import dot_block, joined_kernel, load_tile, multiply, soften
+from k3agent.backend.kernels.triton.mla_parts import (
+    dot_block,
+    joined_kernel,
+    load_tile,
+    multiply,
+    parts_at_once,
+    soften,
+)
 
 pinned.pin(
     "mla_decode",
     # Triton's interpreter takes its time for each program
     Row({"block_m": 16, "block_n": 64, "splits": 2, "num_warps": 4, "num_stages": 1, "join_warps": 1},
         gpu="cpu"),
-    Row({"block_m": 32, "block_n": 32, "splits": 44, "num_warps": 4, "num_stages": 2, "join_warps": 4},
+    Row({"block_m": 16, "block_n": 64, "splits": 128, "num_warps": 4, "num_stages": 2, "join_warps": 4},
+        most={"rows": 16}),
+    Row({"block_m": 32, "block_n": 64, "splits": 128, "num_warps": 8, "num_stages": 2, "join_warps": 4},
+        most={"rows": 32}),
+    Row({"block_m": 64, "block_n": 64, "splits": 64, "num_warps": 8, "num_stages": 2, "join_warps": 4},
         most={"rows": 128}),
-    Row({"block_m": 64, "block_n": 32, "splits": 16, "num_warps": 8, "num_stages": 2, "join_warps": 4},
+    Row({"block_m": 64, "block_n": 64, "splits": 16, "num_warps": 8, "num_stages": 2, "join_warps": 4},
         most={"rows": 512}),
-    Row({"block_m": 64, "block_n": 32, "splits": 4, "num_warps": 8, "num_stages": 2, "join_warps": 4},
+    Row({"block_m": 64, "block_n": 64, "splits": 4, "num_warps": 8, "num_stages": 2, "join_warps": 4},
         most={"rows": 4096}),
-    Row({"block_m": 64, "block_n": 32, "splits": 1, "num_warps": 8, "num_stages": 2, "join_warps": 4}),
+    Row({"block_m": 64, "block_n": 64, "splits": 1, "num_warps": 8, "num_stages": 2, "join_warps": 4}),
     candidates={
-        "block_m": [16, 32, 64], "block_n": [16, 32, 64], "splits": [1, 4, 16, 22, 32, 44, 66],
+        "block_m": [16, 32, 64], "block_n": [16, 32, 64], "splits": [1, 4, 16, 32, 44, 64, 128],
         "num_warps": [4, 8], "num_stages": [1, 2, 3], "join_warps": [4],
     },
 )  # fmt: skip
@@ -117,9 +128,8 @@ def mla_decode(
         "mla_decode", gpu_name(q.device), rows=tables.longest * heads, sequences=tables.slots.shape[0]
     )
     splits, block_m = int(values["splits"]), dot_block(int(values["block_m"]))
-    wide = {"dtype": torch.float32, "device": q.device}
-    parts = torch.empty((splits, num_rows, heads, rank), **wide)
-    sizes = torch.empty((splits, num_rows, heads), **wide)
+    parts = torch.empty((splits, num_rows, heads, rank), dtype=q.dtype, device=q.device)
+    sizes = torch.empty((splits, num_rows, heads), dtype=torch.float32, device=q.device)
     of_step = (tables.cu_seqlens, tables.context_lens, tables.page_table, tables.page_table.stride(0))
     num_sequences = tables.slots.shape[0]
     _attend_kernel[(triton.cdiv(tables.longest * heads, block_m), splits, num_sequences)](
@@ -134,6 +144,7 @@ def mla_decode(
     joined_kernel[(tables.longest, heads, num_sequences)](
         parts, sizes, context, tables.cu_seqlens, splits, num_rows, context.stride(0), context.stride(1),
         HEADS=heads, WIDTH=rank, BLOCK=triton.next_power_of_2(rank), SPLITS=triton.next_power_of_2(splits),
+        GROUP=parts_at_once(splits),
         num_warps=values["join_warps"],
     )  # fmt: skip
     return torch.bmm(context, value_up.transpose(1, 2)).transpose(0, 1)

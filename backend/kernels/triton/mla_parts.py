@@ -11,6 +11,11 @@ def dot_block(width: int) -> int:
     return max(1 << (width - 1).bit_length(), _LEAST_DOT)
 
 
+def parts_at_once(splits: int) -> int:
+    """Parts that a program of `joined_kernel` reads at once."""
+    return min(16, 1 << (splits - 1).bit_length())
+
+
 @triton.jit
 def load_tile(ptr, at, rows_in, columns, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Rows of a matrix; columns are guarded only where the block is wider than the matrix."""
@@ -47,25 +52,31 @@ def soften(scores, visible, peak, total):
 def joined_kernel(
     part_ptr, peak_ptr, out_ptr, cu_ptr, splits, num_rows, out_head, out_row,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    GROUP: tl.constexpr,
 ):  # fmt: skip
     """Grid: token and head of a sequence, sequences. Weighs the parts of each split, always in the same
-    order; `part_ptr`: [splits, T, H, WIDTH] fp32, `peak_ptr`: [splits, T, H], log2 of each part's total."""
+    order; `part_ptr`: [splits, T, H, WIDTH], `peak_ptr`: [splits, T, H] fp32, log2 of each part's total."""
     token, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = tl.load(cu_ptr + sequence) + token
     if row >= tl.load(cu_ptr + sequence + 1):
         return
     split = tl.arange(0, SPLITS)
-    at = (split * num_rows + row) * HEADS + head
-    sizes = tl.load(peak_ptr + at, mask=split < splits, other=float("-inf"))
+    sizes = tl.load(
+        peak_ptr + (split * num_rows + row) * HEADS + head, mask=split < splits, other=float("-inf")
+    )
     peak = tl.max(sizes, axis=0)
     total = tl.sum(tl.exp2(sizes - peak), axis=0)
     columns = tl.arange(0, BLOCK)
     out = tl.zeros((BLOCK,), dtype=tl.float32)
-    for number in range(splits):
+    # several parts at once: one after another each would wait for memory
+    for begin in range(0, splits, GROUP):
+        number = begin + tl.arange(0, GROUP)
         place = (number * num_rows + row).to(tl.int64) * HEADS + head
-        weight = tl.exp2(tl.load(peak_ptr + place) - peak) / total
-        part = tl.load(part_ptr + place * WIDTH + columns, mask=columns < WIDTH, other=0.0)
+        size = tl.load(peak_ptr + place, mask=number < splits, other=float("-inf"))
+        weight = tl.exp2(size - peak) / total
         # a split that saw nothing weighs nothing, and its part was never written
-        out += tl.where(weight > 0.0, weight * part, 0.0)
+        mask = (weight > 0.0)[:, None] & (columns < WIDTH)[None, :]
+        part = tl.load(part_ptr + place[:, None] * WIDTH + columns[None, :], mask=mask, other=0.0)
+        out += tl.sum(weight[:, None] * part.to(tl.float32), axis=0)
     out_at = row.to(tl.int64) * out_row + head * out_head + columns
     tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=columns < WIDTH)

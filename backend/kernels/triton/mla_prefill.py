@@ -20,7 +20,14 @@ from k3agent.backend.kernels.arguments import StepTables
 from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.pinned import Row
 from k3agent.backend.kernels.triton.mla_attend import mla_decode
-from k3agent.backend.kernels.triton.mla_parts import dot_block, joined_kernel, load_tile, multiply, soften
+from k3agent.backend.kernels.triton.mla_parts import (
+    dot_block,
+    joined_kernel,
+    load_tile,
+    multiply,
+    parts_at_once,
+    soften,
+)
 
 pinned.pin(
     "mla_prefill",
@@ -99,10 +106,10 @@ def mla_prefill(
         return mla_decode(q, key_up, value_up, scale, latents, tables)
     (num_rows, heads, _), (nope, rank), size = q.shape, key_up.shape[1:], int(values["segment"])
     num_segments = triton.cdiv(max(before + length for length, before in pieces), size)
-    shape, wide = (num_segments, num_rows, heads), {"dtype": torch.float32, "device": q.device}
-    parts = torch.empty((*shape, value_up.shape[1]), **wide)
+    shape = (num_segments, num_rows, heads)
+    parts = torch.empty((*shape, value_up.shape[1]), dtype=q.dtype, device=q.device)
     # a segment that a shorter sequence does not have weighs nothing
-    sizes = torch.full(shape, -math.inf, **wide)
+    sizes = torch.full(shape, -math.inf, dtype=torch.float32, device=q.device)
     up = torch.cat((key_up, value_up), dim=1).flatten(0, 1)
     for b, (length, before) in enumerate(pieces):
         end = before + length
@@ -118,7 +125,8 @@ def mla_prefill(
     joined_kernel[(tables.longest, heads, tables.slots.shape[0])](
         parts, sizes, out, tables.cu_seqlens, num_segments, num_rows, out.stride(1), out.stride(0),
         HEADS=heads, WIDTH=out.shape[-1], BLOCK=triton.next_power_of_2(out.shape[-1]),
-        SPLITS=triton.next_power_of_2(num_segments), num_warps=values["join_warps"],
+        SPLITS=triton.next_power_of_2(num_segments), GROUP=parts_at_once(num_segments),
+        num_warps=values["join_warps"],
     )  # fmt: skip
     return out
 
