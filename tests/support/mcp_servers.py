@@ -35,7 +35,8 @@ def main() -> None:
     parser.add_argument("--pid-file", type=Path)
     args = parser.parse_args()
     if args.pid_file:
-        args.pid_file.write_text(str(os.getpid()))
+        with args.pid_file.open("a") as file:
+            file.write(f"{os.getpid()}\n")
     if args.stay:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("hello, this line is no JSON", flush=True)

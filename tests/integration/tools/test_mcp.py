@@ -322,3 +322,24 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_subagents_use_the_servers_of_the_session_that_they_work_for(bench: Bench) -> None:
+    pids = bench.root / "pids"
+    configure(bench, odd=odd("--pid-file", str(pids)))
+    brief = {"title": "try", "brief": "Call the tool works of the server odd."}
+    work = {"server": "odd", "tool": "works", "arguments": "{}"}
+    steps = [
+        Step(calls=(ScriptedCall(name="mcp", arguments={"server": "odd"}),)),
+        Step(calls=(ScriptedCall(name="task", arguments={"tasks": [brief]}),)),
+        Step(calls=(ScriptedCall(name="mcp", arguments=work),)),
+        Step(text="It said fine."),
+        Step(text="done"),
+    ]
+    with served(bench, steps) as server:
+        ran = bench.stream("go", "--allow", "mcp__odd__*")
+    assert ran.result["subtype"] == "success", ran.err
+    child = server.requests[3].json["messages"]
+    assert [m["content"] for m in child if m["role"] == "tool"] == ["fine"]
+    assert "It said fine." in results(server)[-1]
+    assert len(pids.read_text().split()) == 1
