@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ def run(args: Namespace, environ: Mapping[str, str]) -> int:
         allow=tuple(args.allow),
         deny=tuple(args.deny),
     )
+    if sys.stdin.isatty():
+        print("k3agent acp: waits for an editor's messages; see docs/guide/editors.md.", file=sys.stderr)
     signum = asyncio.run(_serve(options))
     # The thread that reads standard input may wait for ever: nothing is left that needs an orderly end.
     os._exit(128 + signum if signum else 0)

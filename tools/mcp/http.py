@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +24,8 @@ HTTP_CODE = -32400
 MAX_RESUMES = 5
 MAX_WAIT_S = 30.0
 CONNECT_S = 10.0
+# A carriage return at the very end may be the first half of an end.
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 
 
 class Authority(Protocol):
@@ -236,19 +239,19 @@ class HttpTransport:
 
 
 async def _bounded(response: Any, limit: int) -> bytes:
-    data = b""
+    data = bytearray()
     async for piece in response.aiter_bytes():
         data += piece
         if len(data) > limit:
             break
-    return data[: limit + 1]
+    return bytes(data[: limit + 1])
 
 
 async def _events(response: Any, state: _Event) -> AsyncIterator[str]:
     """The data of each event; id and retry are kept in `state`."""
     lines: list[str] = []
     size = 0
-    async for line in response.aiter_lines():
+    async for line in _lines(response):
         if line == "":
             if lines and (data := "\n".join(lines)):
                 yield data
@@ -265,6 +268,30 @@ async def _events(response: Any, state: _Event) -> AsyncIterator[str]:
             state.last_id = value
         elif name == "retry" and value.isdecimal() and len(value) < 9:
             state.retry_s = int(value) / 1000
+
+
+async def _lines(response: Any) -> AsyncIterator[str]:
+    """Lines as this format ends them. The HTTP client's own also end at U+2028 and the like, which JSON may
+    hold as they are.
+    """
+    parts: list[bytes] = []
+    size = 0
+    async for piece in response.aiter_bytes():
+        if parts and parts[-1].endswith(b"\r") and not piece.startswith(b"\n"):
+            # The end of a line by itself: what follows shows that it is no half of one.
+            parts.append(b"\n")
+        parts.append(piece)
+        size += len(piece)
+        if b"\n" not in piece and b"\r" not in piece:
+            if size > MAX_MESSAGE_BYTES:
+                return
+            continue
+        *lines, rest = _LINE_END.split(b"".join(parts))
+        parts, size = [rest] if rest else [], len(rest)
+        for line in lines:
+            yield line.decode("utf-8", "replace")
+    if parts:
+        yield b"".join(parts).rstrip(b"\r").decode("utf-8", "replace")
 
 
 def _words(error: BaseException) -> str:
