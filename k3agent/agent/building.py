@@ -31,6 +31,7 @@ from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.permissions import Territory, check_rules
 from k3agent.agent.policies import LimitPolicy
+from k3agent.agent.telemetry import Telemetry
 from k3agent.agent.transcript import Transcript
 from k3agent.config.paths import prefix_cache, user_config
 from k3agent.errors import ConfigError, SandboxError
@@ -289,6 +290,16 @@ def session_hooks(
         record=record,
     )
     return Hooks(options.extensions.hooks, parts)
+
+
+def start_telemetry(options: SessionOptions, emitter: Emitter) -> Callable[[], None]:
+    """Have the session's events told by OpenTelemetry, where that is wanted; returns what ends it."""
+    if not options.telemetry:
+        return lambda: None
+    parent = options.subtask.parent if options.subtask else None
+    made = Telemetry(emitter.session_id, options.client.info, parent)
+    emitter.subscribe(made)
+    return made.close
 
 
 def new_facts(options: SessionOptions, mode: str, transcript: Transcript) -> str:

@@ -125,6 +125,7 @@ class SessionOptions:
     adapt_tools: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     extensions: Extensions = NO_EXTENSIONS
     memory: bool = True
+    telemetry: bool = False
 
     @classmethod
     def from_settings(
@@ -185,6 +186,7 @@ class SessionOptions:
             servers=servers,
             server_warnings=server_warnings,
             memory=settings.memory == "on",
+            telemetry=settings.telemetry_otlp == "on",
         )
 
 

@@ -5,6 +5,7 @@ One `Session` is one session in one process: it holds the session's lock until `
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -120,6 +121,7 @@ class Session(SessionView):
         )
         new = () if options.subtask else (*options.extensions.warnings, *options.server_warnings)
         self._warnings = [*stored.warnings, *new]
+        self._end_telemetry = building.start_telemetry(options, self._emitter)
 
     # --- making one ---------------------------------------------------------------------------------------
 
@@ -433,6 +435,7 @@ class Session(SessionView):
         self._opening.interrupt()
         await self._turns.end("the session is closed")
         await self._opening.aclose()
+        await asyncio.to_thread(self._end_telemetry)
         await self._hooks.aclose("other")
         await self._jobs.aclose()
         await foreign.close(self._options)

@@ -89,6 +89,9 @@ class Settings:
         "facts of earlier sessions are told to new ones, and can be looked for",
         choices=("off", "on"),
     )
+    telemetry_otlp: str = _setting(
+        "str", "off", "spans and metrics of turns and calls, without contents, by OTLP", choices=("off", "on")
+    )
     append_system_prompt: str = _setting("str", "", "text added to the system prompt")
     limits_max_turns: int | None = _setting("int", None, "model calls of one run", minimum=1)
     limits_max_tokens: int | None = _setting("int", None, "tokens of one run, input and output", minimum=1)
