@@ -111,7 +111,7 @@ def places_of(name: str, found: Scan, prefix: str = "") -> str:
     if not hits:
         hits = [(path, item) for path, item in every if name.lower() in item.name.lower()]
     if not hits:
-        return f"Nothing is defined here whose name holds {name}. Try grep."
+        return f"Nothing is defined here whose name holds {name}. A search for text (grep) may find it."
     hits.sort(key=lambda hit: (hit[0], hit[1].line))
     lines = [f"{prefix}{path}:{item.line}: {item.text}" for path, item in hits[:MAX_PLACES]]
     if len(hits) > MAX_PLACES:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from k3agent.agent import digest
 from k3agent.agent.context import Context
 from k3agent.agent.emitter import Emitter
-from k3agent.agent.hooks import Hooks
+from k3agent.agent.hooks import START, Hooks, told
 from k3agent.agent.markers import mentions_marker
 from k3agent.agent.options import Receipt
 from k3agent.agent.policies import MANUAL, MIN_ROOM_TOKENS, CompactionPolicy
@@ -185,6 +185,10 @@ class Compactor:
         context.compactions.append(row)
         self._forget()
         self._tell(row)
+        # What hooks told of at the session's start may be among what was left out.
+        outcome = await parts.hooks.run(START, ("compact",), source="compact")
+        if outcome.context and parts.profile is Profile.FULL:
+            parts.transcript.add(parts.transcript.harness(told(outcome.context)))
         return ""
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""`k3agent search`: words in earlier sessions."""
+"""`k3agent search`: words in earlier sessions, or where a name is defined."""
 
 from __future__ import annotations
 
@@ -13,16 +13,24 @@ from k3agent.config.paths import data_home
 from k3agent.headless.arguments import Parser, positive_int
 from k3agent.headless.output import print_foreign
 from k3agent.store.search import search as find
+from k3agent.store.symbols import SymbolCache
+
+SYMBOLS_PATIENCE_S = 60.0
 
 
 def search(argv: Sequence[str]) -> int:
-    """`k3agent search TEXT`."""
+    """`k3agent search TEXT [--symbols]`."""
     parser = Parser("search", "Messages of earlier sessions that hold these words, the best first.")
     parser.add_argument("text", metavar="TEXT", help="words; beginnings of words count")
     parser.add_argument("--all", action="store_true", help="sessions of all folders, not only of this one")
+    parser.add_argument(
+        "--symbols", action="store_true", help="instead: where TEXT is defined in this repository"
+    )
     parser.add_argument("--limit", metavar="N", type=positive_int, default=20, help="most hits (20)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     args = parser.parse(argv)
+    if args.symbols:
+        return _symbols(args.text)
     root = "" if args.all else memory_root(Path.cwd())
     found = find(data_home(os.environ), args.text, root=root, limit=args.limit)
     if args.json:
@@ -35,4 +43,17 @@ def search(argv: Sequence[str]) -> int:
     if found.num_waiting:
         rows.append(f"{found.num_waiting} older sessions are not indexed yet: run this again")
     print_foreign("\n".join(rows or ["nothing found"]) + "\n")
+    return 0
+
+
+def _symbols(name: str) -> int:
+    from k3agent.tools.repomap import places_of  # lazy: pydantic and grammars, 0.2 s
+    from k3agent.tools.support.scan import scan
+
+    root = Path(memory_root(Path.cwd()))
+    found = scan(root, SymbolCache(data_home(os.environ)), SYMBOLS_PATIENCE_S)
+    rows = [places_of(name, found)]
+    if found.waiting:
+        rows.append(f"{found.waiting} files are not read yet: run this again")
+    print_foreign("\n".join(rows) + "\n")
     return 0

@@ -352,6 +352,7 @@ async def test_without_hooks_nothing_is_started(tmp_path: Path) -> None:
 async def test_compactions_are_told_with_their_figures(tmp_path: Path) -> None:
     own_hooks(
         tmp_path,
+        SessionStart=[{"matcher": "compact", "command": "echo mind the port 8099"}],
         PreCompact=[{"matcher": "manual", "command": "cat > before.json"}],
         PostCompact=[{"matcher": "manual", "command": "cat > after.json.new; mv after.json.new after.json"}],
     )
@@ -368,6 +369,8 @@ async def test_compactions_are_told_with_their_figures(tmp_path: Path) -> None:
     run.session.compactor.is_wanted = True
     await run.session.submit("Four.")
     await run.session.aclose()
+    assert "mind the port 8099" in run.client.requests[-1].messages[-1].text
+    assert all("8099" not in message.text for message in run.client.requests[0].messages)
     before = json.loads((run.workspace / "before.json").read_text())
     after = json.loads((run.workspace / "after.json").read_text())
     [row] = run.session.receipt.compactions

@@ -187,5 +187,8 @@ def test_the_commands(
     assert main(["memory", "rm", "1", "2"]) == 0
     assert main(["memory", "list"]) == 0
     assert "nothing is remembered" in capsys.readouterr().out
+    (tmp_path / "code.py").write_text("class FoundHere:\n    pass\n")
+    assert main(["search", "foundhere", "--symbols"]) == 0
+    assert "code.py:1: class FoundHere:" in capsys.readouterr().out
     assert main(["search", "anything"]) == 0
     assert "nothing found" in capsys.readouterr().out

@@ -102,7 +102,7 @@ def test_what_others_lean_on_comes_first(tmp_path: Path) -> None:
     text = places_of("make_widget", found)
     assert "core.py:9: def make_widget(kind):" in text
     assert "mentioned in: a.py, b.py, tests/test_core.py" in text
-    assert "core.py:4" in places_of("basewid", found) and "Try grep" in places_of("nowhere", found)
+    assert "core.py:4" in places_of("basewid", found) and "Nothing is defined" in places_of("nowhere", found)
 
 
 def test_only_what_has_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
