@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SHARE = 0.1
 # With which the names of foreign tools, and of the one that reaches all others, begin.
 PREFIX = "mcp"
+SIGNING_HEADERS = ("authorization", "proxy-authorization", "cookie")
 CHARS_PER_TOKEN = 3
 
 
@@ -74,8 +75,10 @@ def secret_environ(options: SessionOptions) -> Mapping[str, str]:
     for server in options.servers:
         found |= {name: value for name, value in server.env.items() if is_secret_variable(name, value)}
         for name, value in server.headers.items():
-            # `Bearer TOKEN`: what is said elsewhere is the token alone.
-            found[f"{server.name}_{name}_TOKEN".upper().replace("-", "_")] = value.rpartition(" ")[2]
+            variable = name.replace("-", "_")
+            if name.casefold() in SIGNING_HEADERS or is_secret_variable(variable, value):
+                # `Bearer TOKEN`: what is said elsewhere is the token alone.
+                found[f"{server.name}_{variable}_TOKEN".upper()] = value.rpartition(" ")[2]
     return found
 
 

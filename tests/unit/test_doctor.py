@@ -158,3 +158,39 @@ def test_what_local_servers_keep_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert default_folder() == folder
+
+
+def test_servers_of_foreign_tools_are_looked_at_without_starting_them(tmp_path: Path) -> None:
+    config = tmp_path / "config" / "k3agent"
+    config.mkdir(parents=True)
+    repository = tmp_path / "repo"
+    repository.mkdir()
+    environ = {
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "K3AGENT_HOME": str(tmp_path / "data"),
+        "HOME": str(tmp_path),
+        "PATH": os.environ["PATH"],
+    }
+
+    def found() -> list[doctor.Finding]:
+        settings = doctor.load_settings(environ, repository)
+        return doctor._mcp(settings, environ, repository)
+
+    def write(**servers: dict[str, object]) -> None:
+        (config / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+
+    assert found() == []
+    write(good={"command": sys.executable})
+    assert [(item.state, item.text.partition(";")[0]) for item in found()] == [("ok", "good")]
+    write(gone={"command": "no-such-program"}, off={"command": "neither", "enabled": False})
+    (finding,) = found()
+    assert finding.state == "warning"
+    assert "no-such-program" in finding.text
+    assert finding.mend == "k3agent mcp test gone"
+    write(bad={"command": 5})
+    (finding,) = found()
+    assert finding.state == "problem"
+    write()
+    (repository / ".mcp.json").write_text('{"mcpServers": {}}')
+    (finding,) = found()
+    assert finding.mend == "k3agent config trust"

@@ -1,0 +1,43 @@
+"""What of the configuration of servers is secret, and what a session without them costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+from support.agents import ReplayClient, options, step
+
+from k3agent.agent.foreign import secret_environ
+from k3agent.agent.masking import Masker
+from k3agent.types import ServerSpec
+
+
+def test_only_secret_values_of_a_configuration_are_masked(tmp_path: Path) -> None:
+    server = ServerSpec(
+        name="srv",
+        url="https://example.org",
+        env={"SRV_API_KEY": "kq72mfpw91xz", "REGION": "eu-west-one"},
+        headers={
+            "Authorization": "Bearer zz81kdmw02pq",
+            "X-Api-Key": "yy55qpwm73nd",
+            "Accept-Language": "en-GB-variant",
+        },
+    )
+    told = dataclasses.replace(options(tmp_path, ReplayClient([step(text="x")])), servers=(server,))
+    masker = Masker(secret_environ(told))
+    text = "kq72mfpw91xz zz81kdmw02pq yy55qpwm73nd"
+    assert not any(secret in masker.mask(text) for secret in text.split())
+    assert masker.mask("eu-west-one en-GB-variant") == "eu-west-one en-GB-variant"
+
+
+def test_without_servers_nothing_of_them_is_imported() -> None:
+    code = (
+        "import sys, os; from pathlib import Path; from k3agent.agent import session, foreign;"
+        "from k3agent.config.settings import Settings;"
+        "foreign.servers_of(Settings(), {'HOME': '/nowhere'}, Path('/'), Path('/nowhere'));"
+        "loaded = [n for n in sys.modules if n.startswith(('k3agent.tools.mcp', 'mcp', 'acp', 'httpx'))];"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
