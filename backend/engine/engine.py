@@ -34,7 +34,7 @@ from k3agent.backend.engine.messages import (
     SamplingParams,
 )
 from k3agent.backend.engine.ranks import layout_of
-from k3agent.backend.engine.runner import Runner, exactness_of
+from k3agent.backend.engine.runner import Runner, chunk_of, exactness_of
 from k3agent.backend.engine.sampler import Choice, Sampler
 from k3agent.backend.engine.scheduler import Limits, Scheduler
 from k3agent.backend.engine.sequence import Sequence, Status
@@ -61,7 +61,7 @@ class Engine:
     """One model, and the sequences that run on it."""
 
     def __init__(self, runner: Runner, tokenizer: Tokenizer, settings: EngineSettings) -> None:
-        chunk = min(settings.grid, max(settings.max_step_tokens // PAGE_SIZE, 1) * PAGE_SIZE)
+        chunk = chunk_of(settings, runner.device)
         exactness = exactness_of(settings, runner.config)
         self.cache = HybridCache(
             runner.num_pages, runner.num_slots, runner.storage, grid=chunk, exactness=exactness

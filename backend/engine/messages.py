@@ -68,12 +68,12 @@ class EngineSettings:
     max_model_len: int | None = None
     cache_bytes: int | None = None
     threads: int | None = None
-    grid: int = 512
-    """Prefill is cut at multiples of this many tokens: equal cuts, equal numbers."""
+    grid: int | None = None
+    """Prefill is cut at multiples of this many tokens: equal cuts, equal numbers. None: by device."""
     max_waiting: int = 64
     max_running: int = 16
     """Sequences that are computed side by side; further ones wait."""
-    max_step_tokens: int = 512
+    max_step_tokens: int | None = None
     """Tokens of prefill beside one pass of decodes; below `grid` it takes the grid's place."""
     exactness: Exactness = "auto"
     host_cache_bytes: int = 0

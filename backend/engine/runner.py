@@ -40,6 +40,7 @@ _DTYPES = {
 }
 _CPU_CACHE_BYTES = 512 << 20
 _SMALL_HIDDEN = 1024
+_CPU_CHUNK, _GPU_CHUNK = 512, 2048
 
 
 class Runner:
@@ -218,6 +219,15 @@ def load_part(settings: EngineSettings, shard: Shard) -> K3ForCausalLM:
 def is_light(settings: EngineSettings, config: ModelConfig) -> bool:
     """A small model on a CPU: its user's own cores do the work."""
     return settings.device == "cpu" and config.hidden_size <= _SMALL_HIDDEN
+
+
+def chunk_of(settings: EngineSettings, device: torch.device) -> int:
+    """Tokens of a prefill pass, which is the grid. A GPU reads all experts for a few hundred tokens already,
+    so a pass of these takes as long as one of two thousand.
+    """
+    usual = _GPU_CHUNK if device.type == "cuda" else _CPU_CHUNK
+    most = settings.max_step_tokens or usual
+    return min(settings.grid or usual, max(most // PAGE_SIZE, 1) * PAGE_SIZE)
 
 
 def exactness_of(settings: EngineSettings, config: ModelConfig) -> Literal["idle", "always", "off"]:

@@ -1,4 +1,4 @@
-"""What `kernels.bench` times of routed experts and of sampling: the real shapes of K3 and Kimi-Linear, few and many tokens.
+"""What `kernels.bench` times of routed experts and of sampling: real shapes of K3 and Kimi-Linear.
 
 The peer for packed experts is what PyTorch has: bf16 weights of the same shape in a grouped product.
 """

@@ -81,7 +81,7 @@ BACKEND_MAY_IMPORT: dict[str, set[str]] = {
     "kernels": {"config", "errors"},
     "model": {"kernels", "parallel", "config", "errors"},
     "chat": {"config", "errors"},
-    "engine": {"cache", "model", "parallel", "chat", "config", "errors"},
+    "engine": {"cache", "kernels", "model", "parallel", "chat", "config", "errors"},
     "server": {"chat", "engine", "config", "errors"},
 }
 
