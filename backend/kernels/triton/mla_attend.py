@@ -1,7 +1,8 @@
 """Absorbed attention over pages of latents: for decoding, and for few new tokens behind a long prefix.
 
 All heads read the same latents, so a program takes a block of (token, head) pairs of one sequence and a part
-of its pages. How pages are divided depends on the sequence alone; the parts are joined in one fixed order.
+of its pages. Into how many parts pages go depends on the shape of the step, where they end on the sequence
+alone; the parts are joined in one fixed order.
 """
 
 import math
@@ -30,11 +31,18 @@ pinned.pin(
     # Triton's interpreter takes its time for each program
     Row({"block_m": 16, "block_n": 64, "splits": 2, "num_warps": 4, "num_stages": 1, "join_warps": 1},
         gpu="cpu"),
+    # parts cost memory traffic, too: with many sequences fewer of each fill the GPU
     Row({"block_m": 16, "block_n": 64, "splits": 128, "num_warps": 4, "num_stages": 2, "join_warps": 4},
+        most={"rows": 16, "sequences": 4}),
+    Row({"block_m": 16, "block_n": 64, "splits": 16, "num_warps": 4, "num_stages": 2, "join_warps": 4},
         most={"rows": 16}),
     Row({"block_m": 32, "block_n": 64, "splits": 128, "num_warps": 8, "num_stages": 2, "join_warps": 4},
+        most={"rows": 32, "sequences": 4}),
+    Row({"block_m": 32, "block_n": 64, "splits": 16, "num_warps": 8, "num_stages": 2, "join_warps": 4},
         most={"rows": 32}),
     Row({"block_m": 64, "block_n": 64, "splits": 64, "num_warps": 8, "num_stages": 2, "join_warps": 4},
+        most={"rows": 128, "sequences": 4}),
+    Row({"block_m": 64, "block_n": 64, "splits": 8, "num_warps": 8, "num_stages": 2, "join_warps": 4},
         most={"rows": 128}),
     Row({"block_m": 64, "block_n": 64, "splits": 16, "num_warps": 8, "num_stages": 2, "join_warps": 4},
         most={"rows": 512}),
@@ -42,7 +50,7 @@ pinned.pin(
         most={"rows": 4096}),
     Row({"block_m": 64, "block_n": 64, "splits": 1, "num_warps": 8, "num_stages": 2, "join_warps": 4}),
     candidates={
-        "block_m": [16, 32, 64], "block_n": [16, 32, 64], "splits": [1, 4, 16, 32, 44, 64, 128],
+        "block_m": [16, 32, 64], "block_n": [16, 32, 64], "splits": [1, 4, 8, 16, 32, 64, 128],
         "num_warps": [4, 8], "num_stages": [1, 2, 3], "join_warps": [4],
     },
 )  # fmt: skip

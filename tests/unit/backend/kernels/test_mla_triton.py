@@ -42,6 +42,14 @@ def test_decode_agrees_in_bf16() -> None:
         check_attention(mla_decode, problem, 1.5e-2)
 
 
+@pytest.mark.parametrize(("heads", "length"), [(6, 1), (32, 1), (33, 2), (32, 17)])
+def test_decode_agrees_with_the_blocks_of_a_gpu(heads: int, length: int) -> None:
+    problem = make_problem([length], [200], heads=heads, dtype=torch.bfloat16)
+    chosen = pinned.pick("mla_decode", "NVIDIA H200", rows=length * heads, sequences=1)
+    with pinned.override("mla_decode", chosen):
+        check_attention(mla_decode, problem, 1.5e-2)
+
+
 @pytest.mark.parametrize("segment", [64, 192])
 def test_prefill_agrees(segment: int) -> None:
     problem = make_problem([40, 1, 0, 70], [0, 200, 3, 100], padding=2)
