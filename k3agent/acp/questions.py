@@ -117,14 +117,14 @@ class Questions:
             if chosen != WORDS:
                 self._session.reply(event.call_id, f"(none of the choices) {NO_WORDS}")
                 return
-        words = await self._words(event) if self._has_forms else ""
+        words = await self._words(event, call) if self._has_forms else ""
         self._session.reply(event.call_id, words or NO_WORDS)
 
-    async def _words(self, event: ApprovalAsked) -> str:
+    async def _words(self, event: ApprovalAsked, call: JsonObject) -> str:
         params: JsonObject = {
             "mode": "form",
             "sessionId": self._session.id,
-            "toolCallId": event.call_id,
+            "toolCallId": call.get("toolCallId", event.call_id),
             "message": event.summary,
             "requestedSchema": {
                 "type": "object",

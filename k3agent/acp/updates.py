@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import assert_never
 
 from k3agent.acp import toolcalls
+from k3agent.acp.drafts import Drafts
 from k3agent.events import (
     AnyEvent,
     ApprovalAnswered,
@@ -71,6 +72,7 @@ class Updates:
         self._progress_at: dict[str, float] = {}
         self._tasks: dict[str, dict[int, str]] = {}
         self._has_streamed = False
+        self._drafts = Drafts(self.send)
         #: what is known of calls that are not over, by id: a question about one shows it again
         self.calls: dict[str, JsonObject] = {}
 
@@ -91,10 +93,13 @@ class Updates:
             case Retrying() | Compacted() | Noticed() | UsageChanged():
                 self._aside(event)
             case TurnEnded():
+                self._drafts.forget()
                 self.flush()
                 self._progress.clear()
                 self.calls.clear()
-            case ArgumentsStreamed() | PrefillProgressed() | TaskMessageAdded():
+            case ArgumentsStreamed():
+                self._drafts.streamed(event.index, event.tool, event.text)
+            case PrefillProgressed() | TaskMessageAdded():
                 pass
             case TurnStarted() | ApprovalAsked() | ApprovalAnswered():
                 pass
@@ -124,6 +129,7 @@ class Updates:
     def _aside(self, event: Retrying | Compacted | Noticed | UsageChanged) -> None:
         match event:
             case Retrying():
+                self._drafts.drop()
                 self.note(f"The model call starts again in {event.delay_s:.0f} s: {event.reason}")
             case Compacted():
                 short = f"{event.tokens_before:,} to {event.tokens_after:,} tokens"
@@ -181,11 +187,14 @@ class Updates:
                 self._send(update)
         if message.role is Role.ASSISTANT:
             self._has_streamed = False
+            self._drafts.settle(message.calls)
 
     # --- calls --------------------------------------------------------------------------------------------
 
     def _propose(self, call_id: str, tool: str, arguments: str, summary: str) -> None:
-        call = call_start(call_id, tool, arguments, summary, self._cwd)
+        call = call_start(self._drafts.id_of(call_id), tool, arguments, summary, self._cwd)
+        if self._drafts.is_shown(call_id):
+            call["sessionUpdate"] = "tool_call_update"
         if tool == "shell" and self._draws_terminals:
             call["content"] = [{"type": "terminal", "terminalId": call_id}]
             call["_meta"] = {"terminal_info": {"terminal_id": call_id, "cwd": str(self._cwd)}}
@@ -230,7 +239,7 @@ class Updates:
             fields["locations"] = [{"path": str(self._cwd / path)} for path in event.files]
         self._progress.pop(call_id, None)
         self._tasks.pop(call_id, None)
-        self.send({"sessionUpdate": "tool_call_update", "toolCallId": call_id, **fields})
+        self._change(call_id, **fields)
 
     def _is_terminal(self, call_id: str) -> bool:
         return self._is_terminal_content(self.calls.get(call_id, {}))
@@ -240,7 +249,8 @@ class Updates:
         return any(item.get("type") == "terminal" for item in call.get("content", ()))
 
     def _change(self, call_id: str, **fields: object) -> None:
-        self.send({"sessionUpdate": "tool_call_update", "toolCallId": call_id, **fields})
+        shown_id = self._drafts.id_of(call_id)
+        self.send({"sessionUpdate": "tool_call_update", "toolCallId": shown_id, **fields})
 
     def _task(self, event: TaskChanged) -> None:
         rows = self._tasks.setdefault(event.call_id, {})

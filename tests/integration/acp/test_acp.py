@@ -267,6 +267,29 @@ async def test_output_of_commands_is_drawn_as_a_terminal_s_where_the_editor_can(
     assert metas[-1]["terminal_exit"]["exit_code"] == 1
 
 
+async def test_a_call_that_takes_long_to_write_is_shown_while_it_is_written(bench: Bench) -> None:
+    long = ScriptedCall(name="write", arguments={"path": "long.txt", "content": "a line\n" * 60})
+    quick = ScriptedCall(name="read", arguments={"path": "a.txt"})
+    steps = [Step(calls=(long, quick), piece=12, piece_delay_s=0.05), Step(text="done")]
+    editor = Editor()
+    with served(bench, steps):
+        async with connected(bench, editor) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("go")])
+    assert (bench.workspace / "long.txt").read_text() == "a line\n" * 60
+    early, read = editor.of("tool_call")
+    assert (early.kind, early.status, early.content) == ("edit", "pending", None)
+    assert "long.txt" in early.title
+    assert read.kind == "read"
+    mine = [item for item in editor.of("tool_call_update") if item.tool_call_id == early.tool_call_id]
+    assert mine[0].content[0].new_text == "a line\n" * 60
+    assert mine[-1].status == "completed"
+    (asked, _), *_ = editor.asked
+    assert asked.tool_call_id == early.tool_call_id
+    known = {call.tool_call_id for call in editor.of("tool_call")}
+    assert {item.tool_call_id for item in editor.of("tool_call_update")} == known
+
+
 async def test_plans_and_questions(bench: Bench) -> None:
     steps = [
         Step(

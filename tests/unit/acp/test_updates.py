@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from k3agent.acp import toolcalls, updates
+from k3agent.acp.drafts import Drafts
 from k3agent.acp.prompts import place_of, read_blocks
 from k3agent.events import CallEnded, CallProposed, ReasoningStreamed, TextStreamed
 from k3agent.jsonrpc import RpcError
-from k3agent.types import SessionId, TextPart, ToolResult
+from k3agent.types import SessionId, TextPart, ToolCall, ToolResult
 
 CWD = Path("/work/space")
 
@@ -92,3 +93,36 @@ def test_attached_text_cannot_close_its_fence() -> None:
 def test_blocks_that_are_none_are_refused(blocks: list[Any]) -> None:
     with pytest.raises(RpcError):
         read_blocks(blocks, CWD)
+
+
+def drafts(monkeypatch: pytest.MonkeyPatch) -> tuple[Drafts, list[dict[str, Any]]]:
+    monkeypatch.setattr("k3agent.acp.drafts.SHOWN_AFTER_S", 0.0)
+    sent: list[dict[str, Any]] = []
+    return Drafts(sent.append), sent
+
+
+def test_calls_keep_the_ids_that_they_were_shown_under(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, sent = drafts(monkeypatch)
+    for piece in ('{"pa', 'th":"a.py",', '"content":"x'):
+        shown.streamed(0, "write", piece)
+    shown.streamed(1, "read", '{"path":"b.py"}')
+    shown.settle([ToolCall(id=name, name="x", arguments="{}") for name in ("c0", "c1")])
+    assert [shown.id_of(name) for name in ("c0", "c1", "c2")] == ["draft-1", "draft-2", "c2"]
+    assert [update.get("title") for update in sent] == ["write", "write a.py", "read b.py"]
+    shown.streamed(0, "read", "{}")
+    shown.settle([ToolCall(id="c3", name="x", arguments="{}")])
+    assert shown.id_of("c3") == "draft-3"
+    assert all(update.get("status") != "failed" for update in sent)
+
+
+def test_what_never_became_a_call_does_not_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, sent = drafts(monkeypatch)
+    shown.streamed(0, "write", "{")
+    shown.drop()
+    shown.streamed(0, "write", "{")
+    shown.streamed(1, "read", "{")
+    shown.settle([ToolCall(id="c0", name="write", arguments="{}")])
+    failed = [update["toolCallId"] for update in sent if update.get("status") == "failed"]
+    assert failed == ["draft-1", "draft-3"]
+    shown.forget()
+    assert shown.id_of("c0") == "c0"
