@@ -43,6 +43,10 @@ log = logging.getLogger(__name__)
 RESTART_WINDOW_S = 600
 """Within so many seconds an engine that dies is started again only `max_restarts` times."""
 
+HANG_S = 300.0
+"""An engine with requests that reports nothing for so long hangs, and is ended: a step takes seconds."""
+LOOK_EVERY_S = 5.0
+
 RequestReport = Prefilled | Generated | Finished | Failed
 
 
@@ -73,6 +77,8 @@ class EngineClient:
         self._is_stopping = False
         self._death = ""
         self._refusal = ""
+        self._heard_s = time.monotonic()
+        self._watch: asyncio.Task[None] | None = None
         self._is_ranked = settings.tensor_parallel > 1
 
     @property
@@ -86,6 +92,11 @@ class EngineClient:
             return "ready"
         return "loading" if self._starting is not None and not self._starting.done() else "dead"
 
+    @property
+    def silent_s(self) -> float:
+        """For how long an engine with requests has reported nothing; 0 where nothing is asked of it."""
+        return time.monotonic() - self._heard_s if self._queues and self.ready is not None else 0.0
+
     async def start(self) -> Ready:
         """Start the process; returns when the model is loaded and warm, or raises EngineUnavailableError."""
         self._loop = asyncio.get_running_loop()
@@ -95,7 +106,25 @@ class EngineClient:
         self._outbox.put(_packed(self._settings))
         for work, *arguments in ((self._read, pipe, self._loop), (_write, pipe, self._outbox)):
             threading.Thread(target=work, args=arguments, daemon=True, name="engine-pipe").start()
+        self.watch()
         return await asyncio.shield(self._starting)
+
+    def watch(self) -> None:
+        """Look every LOOK_EVERY_S seconds, from now on, whether the engine hangs."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = asyncio.get_running_loop().create_task(self._end_when_silent())
+
+    async def _end_when_silent(self) -> None:
+        """An engine that hangs is ended; what is done then is what is done after any death."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self.silent_s > HANG_S and self._process is not None:
+                self._death = (
+                    f"the engine process has reported nothing for {self.silent_s:.0f} s and was ended"
+                )
+                self._process.kill()
+                self._heard_s = time.monotonic()
 
     def _spawn(self) -> Connection:
         """Start the process and return our end of its pipe."""
@@ -120,6 +149,8 @@ class EngineClient:
         await self.wait_ready()
         # from here to the sending nothing waits: who is cancelled has sent nothing, or all of it
         reports: asyncio.Queue[RequestReport | EngineUnavailableError] = asyncio.Queue()
+        if not self._queues:
+            self._heard_s = time.monotonic()
         self._queues[request.request_id] = reports
         is_over = False
         try:
@@ -140,8 +171,9 @@ class EngineClient:
     async def stop(self, timeout_s: float = 5.0) -> None:
         """End the process: asked first, then killed."""
         self._is_stopping = True
-        if self._restart is not None:
-            self._restart.cancel()
+        for task in (self._restart, self._watch):
+            if task is not None:
+                task.cancel()
         process = self._process
         if process is None:
             return
@@ -180,6 +212,7 @@ class EngineClient:
                 loop.call_soon_threadsafe(self._dispatch, report)
 
     def _dispatch(self, report: Report) -> None:
+        self._heard_s = time.monotonic()
         match report:
             case Ready():
                 self.ready = report

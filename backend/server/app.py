@@ -173,6 +173,7 @@ class Routes:
             "model": self._state.model,
             "version": self._state.version,
             "active_requests": self._state.metrics.active - 1,
+            "silent_s": round(engine.silent_s, 1),
         }
         return Json(body, 200 if body["status"] == "ok" else 503)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from k3agent.backend.engine import client as engine_client
 from k3agent.backend.engine.client import EngineClient
 from k3agent.backend.engine.messages import (
     Add,
@@ -110,6 +111,26 @@ async def test_a_killed_engine_is_started_once_more(client: EngineClient) -> Non
     with pytest.raises(EngineUnavailableError):
         await whole(client, add("z"))
     assert client.state == "dead"
+
+
+async def test_an_engine_that_hangs_is_ended_and_started_again(
+    client: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "HANG_S", 2.0)
+    monkeypatch.setattr(engine_client, "LOOK_EVERY_S", 0.1)
+    client.watch()
+
+    async def stop_while_running() -> None:
+        async for report in client.generate(add("x", max_tokens=5000)):
+            if isinstance(report, Generated) and client.pid is not None:
+                os.kill(client.pid, signal.SIGSTOP)
+
+    assert client.silent_s == 0
+    with pytest.raises(EngineUnavailableError, match=r"has reported nothing for \d+ s and was ended"):
+        await asyncio.wait_for(stop_while_running(), 120)
+    monkeypatch.setattr(engine_client, "HANG_S", 300.0)
+    tokens, _ = await whole(client, add("y"))
+    assert len(tokens) == 8
 
 
 async def test_bad_files_are_named(tmp_path: Path) -> None:
