@@ -60,6 +60,7 @@ class ProgramTransport:
         self._tasks: list[asyncio.Task[None]] = []
         self._errors = ""
         self._is_closing = False
+        self._has_spoken = False
 
     async def start(self) -> None:
         spec = self._spec
@@ -103,6 +104,7 @@ class ProgramTransport:
                     # Many programs print a greeting first.
                     log.info("MCP server %s printed a line that is no JSON: %r", self._spec.name, line[:200])
                     continue
+                self._has_spoken = True
                 self._on_message(message)
         except ValueError:
             self._end(f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB")
@@ -134,7 +136,8 @@ class ProgramTransport:
         if process.stdin is not None:
             process.stdin.close()
         try:
-            for signum in (None, signal.SIGTERM):
+            # One that is still starting has nothing to put in order, and may not listen yet.
+            for signum in (None, signal.SIGTERM) if self._has_spoken else (signal.SIGTERM,):
                 if signum is not None:
                     _signal_group(process.pid, signum)
                 with contextlib.suppress(TimeoutError):
