@@ -13,7 +13,7 @@ import numpy as np
 
 from k3agent.backend.chat.template import Writer, render, render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
-from k3agent.backend.training.episodes.player import SECOND_SHARE, Episode, Player
+from k3agent.backend.training.episodes.player import LONG, SECOND_SHARE, Episode, Player
 from k3agent.backend.training.episodes.session import Message
 from k3agent.prompts.loader import load
 from k3agent.tools.edit import EditTool
@@ -27,6 +27,8 @@ from k3agent.tools.write import WriteTool
 NANO = Path(__file__).resolve().parent.parent / "weights" / "nano"
 TOOLS = (ReadTool, WriteTool, EditTool, GrepTool, GlobTool, ShellTool)
 MAX_TOKENS = 4096
+MAX_LONG_TOKENS = 16_384
+"""Of an episode of the last stage, in which files, outputs and conversations are long."""
 RESULT_WEIGHT = 0.05
 """Loss weight of what tools and users say: a little of it teaches the texture of code."""
 
@@ -113,7 +115,8 @@ def stream(
     held_out: bool = False,
     second_share: float = SECOND_SHARE,
 ) -> Iterator[EncodedEpisode]:
-    """Training documents without end: stage 0 short and simple, 1 broad, 2 everything and several tasks.
+    """Training documents without end: stage 0 short and simple, 1 broad, 2 everything and several tasks, 3
+    long files and outputs, long conversations, and conversations made short.
 
     From stage 1 on `second_share` of the sessions are of the second edition's families.
     """
@@ -123,7 +126,7 @@ def stream(
     try:
         for episode in player.episodes(int(stage)):
             encoded = encoder.encode(episode)
-            if len(encoded.token_ids) <= MAX_TOKENS:
+            if len(encoded.token_ids) <= (MAX_LONG_TOKENS if int(stage) == LONG else MAX_TOKENS):
                 yield encoded
     finally:
         player.close()

@@ -24,9 +24,9 @@ FIRST_EDITION = (
     "refuse",
     "chat",
 )
-SECOND_EDITION = ("chain", "git", "data", "web", "rules", "recover", "ask", "german", "chinese")
+SECOND_EDITION = ("chain", "git", "data", "web", "rules", "recover", "ask", "german", "chinese", "long")
 """Several steps; git; settings files and documents; JavaScript and Go; AGENTS.md; errors of tools;
-too little said; other languages."""
+too little said; other languages; long files and outputs."""
 EDITIONS = {"first": FIRST_EDITION, "second": SECOND_EDITION}
 FAMILIES = FIRST_EDITION + SECOND_EDITION
 """The rows of every table about tasks, in this order."""

@@ -23,7 +23,7 @@ from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.model.weights import load_model
 from k3agent.backend.training.encode import MAX_TOKENS, NANO, EncodedEpisode, Encoder
 from k3agent.backend.training.episodes.facts import Facts
-from k3agent.backend.training.episodes.player import Episode, Player, draw_plan
+from k3agent.backend.training.episodes.player import LONG, Episode, Player, draw_plan
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.session import Session, TooLong
@@ -76,7 +76,7 @@ def family_episodes(family: str, count: int, seed: int, column: str) -> Iterator
             project = draw_project(player.rng, words)
             player.box.workspace.reset(project.files)
             player.box.new_session(player.machine(2))
-            plan = draw_plan(Setting(Facts(dict(project.files)), player.rng, words, project), 2, family)
+            plan = draw_plan(Setting(Facts(dict(project.files)), player.rng, words, project), LONG, family)
             session = Session(player.box, player.rng, max_chars=7000, slips=False)
             try:
                 if plan is None or not player.play(session, plan):

@@ -271,14 +271,7 @@ class Compactor:
             files=parts.store.changed_files(self._id),
             num_chars=chars(self._share(limit, STATE_SHARE, STATE_TOKENS)),
         )
-        sections = [
-            load("compaction/head"),
-            f"# Summary\n\n{summary}",
-            words and f"# What the user said, word by word\n\n{words}",
-            pinned and "# Pinned by the user\n\n" + "\n".join(f"- {fact}" for fact in pinned),
-            state and f"# Where things stand\n\n{state}",
-        ]
-        return parts.transcript.harness("\n\n".join(section for section in sections if section))
+        return parts.transcript.harness(digest.head(summary, words, pinned, state))
 
     # --- the summary --------------------------------------------------------------------------------------
 

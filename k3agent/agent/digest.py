@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from k3agent.prompts.loader import load
 from k3agent.types import ImagePart, JsonObject, Message, Origin, Role, ToolResult
 
 MAX_SAID = 400
@@ -76,6 +77,18 @@ def user_words(messages: Sequence[Message], most: int, earlier: EarlierWords = N
     missing = earlier.num_later + len(said) - len(kept)
     gap = [f"[{missing} messages of the user left out]"] if missing else []
     return "\n\n---\n\n".join([first, *gap, *reversed(kept)])
+
+
+def head(summary: str, words: str, pinned: Sequence[str], state: str) -> str:
+    """The message that stands for what was left out of a conversation."""
+    sections = [
+        load("compaction/head"),
+        f"# Summary\n\n{summary}",
+        words and f"# What the user said, word by word\n\n{words}",
+        "# Pinned by the user\n\n" + "\n".join(f"- {fact}" for fact in pinned) if pinned else "",
+        state and f"# Where things stand\n\n{state}",
+    ]
+    return "\n\n".join(section for section in sections if section)
 
 
 def _words(message: Message) -> str:

@@ -81,6 +81,7 @@ SECOND_MODULES = (
     "clarify",
     "chains",
     "rules",
+    "longer",
 )
 for _module in MODULES + SECOND_MODULES:
     import_module(f"k3agent.backend.training.episodes.families.{_module}")

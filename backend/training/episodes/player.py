@@ -11,6 +11,7 @@ from pathlib import Path
 
 from k3agent.agent.instructions import Instruction, brief_instructions
 from k3agent.backend.training.episodes import checks, goals
+from k3agent.backend.training.episodes.compacted import compacted
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.outputs import Look
 from k3agent.backend.training.episodes.project import Project, draw_project
@@ -56,6 +57,9 @@ STAY_SHARE = 0.6
 MAX_CHARS = (3500, 9000, 9000, 33_000)
 """How long a session may be, by stage."""
 LONG = 3
+"""The stage of long files and outputs, long conversations, and conversations made short."""
+LONG_SHARE = 0.4
+"""Of its sessions, those about long files and outputs."""
 SESSIONS_A_PROJECT = 4
 
 
@@ -143,8 +147,8 @@ class Player:
         session = Session(self.box, rng, max_chars=MAX_CHARS[stage], slips=stage > 0)
         count = 1 if stage == 0 else rng.choice((1, 1, 1, 2, 2, 3) if stage == 1 else (1, 1, 2, 2, 3, 4))
         family = self.second_family(stage)
-        if family == "long":
-            count = 1
+        if stage == LONG:
+            count = 1 if family else rng.randint(4, 12)
         names: list[str] = []
         subject: Plan | None = None
         for number in range(count):
@@ -168,6 +172,8 @@ class Player:
                 break
             if family and rng.random() >= STAY_SHARE:
                 family = ""
+        if stage == LONG and not family and (short := compacted(session.messages, session.unlearned, rng)):
+            return Episode(*short, names)
         return Episode(session.messages, session.unlearned, names) if names else None
 
     def play(self, session: Session, plan: Plan) -> bool:
@@ -214,7 +220,7 @@ class Player:
     def second_family(self, stage: int) -> str:
         """A family of the second edition for a session, or '' for one of the first."""
         if stage == LONG:
-            return "long"
+            return "long" if self.rng.random() < LONG_SHARE else ""
         if stage == 0 or self.rng.random() >= self.second_share:
             return ""
         return self.rng.choices(list(SECOND_WEIGHTS), list(SECOND_WEIGHTS.values()))[0]

@@ -26,7 +26,7 @@ def player() -> Iterator[Player]:
     made.close()
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_nearly_all_oracles_are_accepted(player: Player, stage: int) -> None:
     episodes = list(islice(player.episodes(stage), 25))
     assert all(episode.messages[-1]["role"] == "assistant" for episode in episodes)

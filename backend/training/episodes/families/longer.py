@@ -1,0 +1,139 @@
+"""Long files and long outputs: a whole module read in pieces, a long log, one failure among many tests."""
+
+import re
+
+from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.bugs import draw_broken
+from k3agent.backend.training.episodes.expressions import described_function
+from k3agent.backend.training.episodes.families.look import bullet_list
+from k3agent.backend.training.episodes.families.repair import fixed, play_fix
+from k3agent.backend.training.episodes.outputs import Look
+from k3agent.backend.training.episodes.policy import View, open_file, search_file
+from k3agent.backend.training.episodes.registry import Setting, goal
+from k3agent.backend.training.episodes.session import Outcome, Plan, Session
+
+PIECE = 120
+"""Lines of a long file that are read at once."""
+LEVEL = 3
+
+
+def _long_module(ctx: Setting) -> tuple[str, list[str]]:
+    """The text of a module of many functions, and the names of those without a docstring."""
+    rng, words = ctx.rng, ctx.words
+    rows: list[str] = []
+    bare: list[str] = []
+    wanted = rng.choice((rng.randint(130, 420), rng.randint(300, 750)))
+    share = rng.choice((0.04, 0.08, 0.15))
+    while len(rows) < wanted:
+        func = described_function(rng, words)
+        if any(f"def {func.name}(" in row for row in rows):
+            continue
+        func.doc = f"Return {func.description}."
+        if rng.random() < share and len(bare) < 12:
+            func.doc = ""
+            bare.append(func.name)
+        rows += ["", "", *func.source()] if rows else func.source()
+        if rng.random() < 0.25:
+            rows += ["", "", f"{words.constant()} = {rng.randint(1, 999)}"]
+    return "\n".join(rows) + "\n", bare
+
+
+def read_whole(session: Session, path: str, think: str) -> View:
+    """Read a file to its end, a piece after the other."""
+    view = open_file(session, path, think, limit=PIECE, nothing="")
+    while view.lines and view.lines[-1][0] < view.total:
+        start = view.lines[-1][0] + 1
+        think = f"Read to line {start - 1} of {view.total}. Go on."
+        more = open_file(session, view.path, think, offset=start, limit=PIECE, nothing="")
+        view.lines += more.lines
+    return view
+
+
+@goal("no_docstring", "long", 2.0, level=LEVEL)
+def no_docstring(ctx: Setting) -> Plan | None:
+    """Which functions of a long module have no docstring."""
+    path = f"{ctx.rng.choice(('', 'src/', 'lib/'))}{ctx.words.module()}.py"
+    if path in ctx.facts.files:
+        return None
+    text, bare = _long_module(ctx)
+
+    def play(session: Session) -> tuple[str, str]:
+        view = read_whole(session, path, f"Which functions of {path} have no docstring? Read all of it.")
+        found: list[str] = []
+        for (_, row), (_, follow) in zip(view.lines, view.lines[1:], strict=False):
+            match = re.match(r"\s*def (\w+)\(.*:$", row)
+            if match and not follow.strip().startswith(('"""', "'''")):
+                found.append(match[1])
+        if not found:
+            return "All have one.", f"All functions in `{view.path}` have a docstring; there is none without."
+        return (
+            "Name them all.",
+            f"Without a docstring in `{view.path}`:\n{bullet_list([f'`{n}`' for n in found])}",
+        )
+
+    check = checks.answers(*bare) if bare else checks.declines()
+    fresh = {path: text}
+    return Plan(
+        "no_docstring", "long", {"path": path}, play, check, prepare=lambda files: files.update(fresh)
+    )
+
+
+@goal("log_errors", "long", 2.0, level=LEVEL)
+def log_errors(ctx: Setting) -> Plan | None:
+    """The errors of a long log: how many, and the last one."""
+    rng, words = ctx.rng, ctx.words
+    path = f"{rng.choice(('', 'logs/', 'var/'))}{words.noun()}.log"
+    if path in ctx.facts.files:
+        return None
+    rows: list[str] = []
+    share = rng.choice((0.05, 0.12, 0.3))
+    for number in range(rng.randint(120, 500)):
+        level = "ERROR" if rng.random() < share else rng.choice(("INFO", "INFO", "DEBUG", "WARNING"))
+        clock = f"2026-03-{1 + number // 60 % 28:02} {number // 25 % 24:02}:{number * 7 % 60:02}"
+        rows.append(f"{clock} {level} {words.noun()}: {words.phrase()}")
+    errors = [row for row in rows if " ERROR " in row]
+    if not 1 <= len(errors) <= 90:
+        return None
+
+    def play(session: Session) -> tuple[str, str]:
+        real, found = search_file(session, path, " ERROR ", f"Find the errors in {path}.", "")
+        last = found[-1]
+        word = "error" if len(found) == 1 else "errors"
+        return (
+            f"{len(found)} {word}, the last in line {last.line}.",
+            f"`{real}` has {len(found)} {word}. The last is in line {last.line}: `{last.text.strip()}`",
+        )
+
+    def check(outcome: Outcome) -> str | None:
+        wrong = checks.unchanged(outcome) or checks.says(outcome, errors[-1].split(": ", 1)[1])
+        said = re.search(rf"(?<!\d){len(errors)}(?!\d)", outcome.answer)
+        return wrong or (None if said else f"the answer lacks the number {len(errors)}")
+
+    fresh = {path: "\n".join(rows) + "\n"}
+    return Plan("log_errors", "long", {"path": path}, play, check, prepare=lambda files: files.update(fresh))
+
+
+@goal("long_tests", "long", 2.0, level=LEVEL)
+def long_tests(ctx: Setting) -> Plan | None:
+    """One failing test among many that are all named."""
+    rng, words = ctx.rng, ctx.words
+    broken = draw_broken(ctx)
+    if broken is None or broken.bug.is_syntax:
+        return None
+    files = dict(broken.files)
+    for _ in range(rng.choice((2, 3, 4))):
+        path = f"test_{words.noun()}_{words.noun()}.py"
+        if path in ctx.facts.files or path in files:
+            return None
+        names = [f"test_{words.verb()}_{words.noun()}_{number}" for number in range(rng.randint(12, 30))]
+        tests = (f"def {name}():\n    assert {n} + 1 == {n + 1}\n" for n, name in enumerate(names))
+        files[path] = "\n\n".join(tests)
+    task = "Fix the failing tests. Run them first."
+
+    def play(session: Session) -> tuple[str, str]:
+        look = Look.draw(rng)
+        look.flags = ["-v"]
+        session.box.machine.look = look
+        return play_fix(session, [broken], task)
+
+    return Plan("fix_tests", "long", {}, play, fixed([broken]), prepare=lambda current: current.update(files))
