@@ -130,7 +130,8 @@ class Hooks:
 
     async def aclose(self, reason: str) -> None:
         """The end of the session, for which its hooks have a moment; what still runs then is ended."""
-        self.start("SessionEnd", (reason,), reason=reason)
+        if not self._parts.is_task:
+            self.start("SessionEnd", (reason,), reason=reason)
         if not self._background:
             return
         await asyncio.wait(self._background, timeout=END_LIMIT_S)

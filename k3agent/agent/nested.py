@@ -36,9 +36,7 @@ class NestedInstructions:
 
     def take(self) -> list[str]:
         """What has to be said of folders that the model has come to since the last call."""
-        if not self._is_on or len(self._seen) == len(self._known):
-            return []
-        new = [path for path in self._seen if path not in self._known]
+        new = self._seen.keys() - self._known if self._is_on else ()
         self._known.update(new)
         texts: list[str] = []
         for path in self._files(new):

@@ -52,7 +52,7 @@ class Opening:
     def begin(self) -> None:
         """Run the hooks of the session's start in the background, once; the first turn waits for them."""
         hooks = self._parts.hooks
-        if not self._is_begun and hooks.has(START):
+        if not self._is_begun and hooks.has(START) and not self._parts.is_task:
             self._is_begun = True
             self._start = asyncio.create_task(hooks.run(START, (self._source,), source=self._source))
 

@@ -287,6 +287,8 @@ async def test_a_subagent_has_the_hooks_of_its_user(tmp_path: Path) -> None:
         SubagentStop=[{"command": 'cat > "$K3AGENT_PROJECT_DIR"/sub.json'}],
         Stop=[{"command": "cat > stop.json"}],
         UserPromptSubmit=[{"command": "echo x >> prompts.txt"}],
+        SessionStart=[{"command": "echo x >> starts.txt"}],
+        SessionEnd=[{"command": "echo x >> ends.txt"}],
     )
     brief = {"title": "look", "brief": "Look at it."}
     run = await hooked(
@@ -297,6 +299,8 @@ async def test_a_subagent_has_the_hooks_of_its_user(tmp_path: Path) -> None:
     assert json.loads((run.workspace / "stop.json").read_text())["session_id"] == run.session.id
     assert (run.workspace / "prompts.txt").read_text() == "x\n"
     await run.session.aclose()
+    # A subagent is a part of the session, not one of its own.
+    assert (run.workspace / "starts.txt").read_text() == (run.workspace / "ends.txt").read_text() == "x\n"
 
 
 def _is_child(request: Any) -> bool:
