@@ -1,0 +1,41 @@
+"""Commands from files and hooks, on the screen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.screens import running
+
+from k3agent.providers.scripted import Step
+
+
+def own(root: Path, name: str, text: str) -> None:
+    path = root / "user" / ".config" / "k3agent" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+async def test_a_command_from_a_file_is_offered_and_sent(tmp_path: Path) -> None:
+    own(tmp_path, "commands/review.md", "---\ndescription: Look at a branch\n---\nReview $1, be strict.")
+    async with running(tmp_path, [Step(text="looks good")]) as screen:
+        await screen.press(*"/rev")
+        await screen.until("Look at a branch")
+        screen.chat.prompt.text = ""
+        await screen.submit("/review main")
+        await screen.until("looks good")
+        assert screen.client.requests[0].messages[-1].text == "Review main, be strict."
+        await screen.submit("/revieww")
+        await screen.until("unknown command /revieww")
+
+
+async def test_a_prompt_that_a_hook_stops_is_told_and_the_next_goes_through(tmp_path: Path) -> None:
+    command = "if grep -q forbidden; then echo not in this folder >&2; exit 2; fi"
+    hooks = {"hooks": {"UserPromptSubmit": [{"hooks": [{"type": "command", "command": command}]}]}}
+    own(tmp_path, "hooks.json", json.dumps(hooks))
+    async with running(tmp_path, [Step(text="fine")]) as screen:
+        await screen.submit("something forbidden")
+        await screen.until("a hook does not let this prompt pass: not in this folder")
+        assert screen.client.requests == []
+        await screen.submit("something else")
+        await screen.until("fine")
