@@ -46,7 +46,7 @@ def random_stacks(shape: Shape, device: torch.device) -> ExpertStacks:
     if not shape.is_packed:
         w13 = torch.randn((held, 2 * inner, width), dtype=torch.bfloat16, device=device).mul_(width**-0.5)
         w2 = torch.randn((held, width, inner), dtype=torch.bfloat16, device=device).mul_(inner**-0.5)
-        return ExpertStacks(w13, w2)
+        return ExpertStacks(w13, w2, of=shape.experts)
     codes = [
         torch.randint(0, 256, (held, rows, columns // 2), dtype=torch.uint8, device=device)
         for rows, columns in ((2 * inner, width), (width, inner))
@@ -56,7 +56,7 @@ def random_stacks(shape: Shape, device: torch.device) -> ExpertStacks:
         torch.randint(118, 121, (held, rows, columns // GROUP), dtype=torch.uint8, device=device)
         for rows, columns in ((2 * inner, width), (width, inner))
     ]
-    return ExpertStacks(codes[0], codes[1], scales[0], scales[1])
+    return ExpertStacks(codes[0], codes[1], scales[0], scales[1], of=shape.experts)
 
 
 def _choices(shape: Shape, num_tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,8 @@ class ExpertStacks:
     w2_scale: Tensor | None = None
     first: int = 0
     """The number of the first of them: ranks may hold a part each."""
+    of: int | None = None
+    """How many experts the layer has over all ranks; None: these."""
 
     @property
     def count(self) -> int:

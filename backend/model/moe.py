@@ -72,6 +72,7 @@ class Experts(Accelerated):
         self.numbers = shard.experts(config.num_experts or 0)
         """Which of the layer's experts these are; with several ranks perhaps not all."""
         self._is_whole, self._comm = len(self.numbers) == config.num_experts, shard.comm
+        self._num_all = config.num_experts
         num_experts = len(self.numbers)
         self._num_experts, self._inner, self._dtype, self._is_packed = num_experts, inner, dtype, is_packed
         self._act = gated_act(config)
@@ -113,12 +114,15 @@ class Experts(Accelerated):
     @property
     def stacks(self) -> ExpertStacks:
         """The weights as kernels take them."""
-        first = self.numbers.start
-        if not self._is_packed:
-            return ExpertStacks(self._stacks["w13.weight"], self._stacks["w2.weight"], first=first)
-        codes = (self._stacks[f"{name}.weight_packed"] for name in ("w13", "w2"))
-        scales = (self._stacks[f"{name}.weight_scale"] for name in ("w13", "w2"))
-        return ExpertStacks(*codes, *scales, first=first)
+        kind = "weight_packed" if self._is_packed else "weight"
+        return ExpertStacks(
+            w13=self._stacks[f"w13.{kind}"],
+            w2=self._stacks[f"w2.{kind}"],
+            w13_scale=self._stacks.get("w13.weight_scale"),
+            w2_scale=self._stacks.get("w2.weight_scale"),
+            first=self.numbers.start,
+            of=self._num_all,
+        )
 
     def choose_kernels(self, kernels: str, device: torch.device) -> None:
         kernel = registry.choose("moe_experts", kernels, device)

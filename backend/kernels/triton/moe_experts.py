@@ -23,7 +23,7 @@ PLAN, UP, DOWN = "moe_experts", "moe_gate_up", "moe_down"
 _COLUMNS = 1024
 """Output columns of one program where it only sums."""
 
-# `each`: choices for each expert, on average, rounded up; `choices`: all of them.
+# `each`: choices for each expert of the layer, on average, rounded up; `choices`: all of them.
 pinned.pin(
     PLAN,
     Row({"BLOCK_M": 16}, most={"each": 16}),
@@ -43,6 +43,10 @@ _TILES = {
 }
 pinned.pin(
     UP,
+    # few rows of plain weights: many small programs, so that no unit of the GPU waits for the last ones
+    Row(
+        {"BLOCK_N": 32, "BLOCK_K": 128, "WARPS": 4, "STAGES": 4, "SPLITS": 1}, most={"rows": 16, "packed": 0}
+    ),
     Row({"BLOCK_N": 64, "BLOCK_K": 256, "WARPS": 4, "STAGES": 3, "SPLITS": 1}, most={"rows": 16}),
     Row({"BLOCK_N": 64, "BLOCK_K": 128, "WARPS": 4, "STAGES": 3, "SPLITS": 1}, most={"rows": 32}),
     Row({"BLOCK_N": 64, "BLOCK_K": 64, "WARPS": 4, "STAGES": 3, "SPLITS": 1}, most={"rows": 64}),
@@ -51,6 +55,9 @@ pinned.pin(
 )
 pinned.pin(
     DOWN,
+    Row(
+        {"BLOCK_N": 32, "BLOCK_K": 128, "WARPS": 4, "STAGES": 4, "SPLITS": 1}, most={"rows": 16, "packed": 0}
+    ),
     Row({"BLOCK_N": 64, "BLOCK_K": 256, "WARPS": 4, "STAGES": 3, "SPLITS": 1}, most={"rows": 16}),
     Row({"BLOCK_N": 64, "BLOCK_K": 128, "WARPS": 4, "STAGES": 3, "SPLITS": 1}, most={"rows": 32}),
     Row({"BLOCK_N": 128, "BLOCK_K": 64, "WARPS": 4, "STAGES": 3, "SPLITS": 1}, most={"rows": 64}),
@@ -109,7 +116,7 @@ def limits_of(stacks: ExpertStacks, num_tokens: int, top: int) -> dict[str, int]
     """The shape as the tables know it."""
     num_choices = num_tokens * top
     return {
-        "each": -(-num_choices // stacks.count),
+        "each": -(-num_choices // (stacks.of or stacks.count)),
         "choices": num_choices,
         "packed": int(stacks.is_packed),
         "width": stacks.width,

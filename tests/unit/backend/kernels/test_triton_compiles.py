@@ -17,10 +17,12 @@ TESTS = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("script", "names"),
     [
         ("compile_moe.py", ["gate_up"]),
+        ("compile_models.py", ["linear _attend_kernel", "rank gate_up", "rank _read_kernel"]),
         ("compile_attention.py", ["chunk_kernel", "_walk_kernel", "_recurrent_kernel", "_attend_kernel"]),
     ],
 )
@@ -30,7 +32,7 @@ def test_kernels_compile(script: str, names: list[str], tmp_path: Path) -> None:
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     found = subprocess.run(
         [sys.executable, "-P", str(TESTS / "support" / script)],
-        env=environment, capture_output=True, text=True, timeout=280, check=False,
+        env=environment, capture_output=True, text=True, timeout=850, check=False,
     )  # fmt: skip
     if "ptxas cannot be run" in found.stderr:
         pytest.skip(found.stderr)
