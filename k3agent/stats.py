@@ -9,7 +9,7 @@ from k3agent.store.records import CallState
 from k3agent.store.sessions import SessionStore
 from k3agent.types import Origin, SessionId, Usage
 
-GOOD_REQUESTS = {"ok", "interrupted", "compaction"}
+GOOD_REQUESTS = {"ok", "interrupted", "compaction", "warm"}
 
 
 def figures(store: SessionStore, cwd: Path | None) -> dict[str, int | float]:

@@ -37,6 +37,7 @@ from k3agent.config.paths import prefix_cache, user_config
 from k3agent.errors import ConfigError, SandboxError
 from k3agent.events import Noticed
 from k3agent.providers.base import ModelInfo, Profile
+from k3agent.providers.dialects import BUNDLED
 from k3agent.safety.environment import child_environ
 from k3agent.store.memories import Memory
 from k3agent.store.records import DecisionRow, JournalBatch, StoredSession
@@ -314,6 +315,15 @@ def new_facts(options: SessionOptions, mode: str, transcript: Transcript) -> str
     else:
         return ""
     return "" if found == transcript.facts else found
+
+
+def works_ahead(options: SessionOptions) -> bool:
+    """Whether what the next prompt will need is made ready between turns: where somebody waits for it, and it
+    costs nothing but time.
+    """
+    info = options.client.info
+    is_own = info.provider == BUNDLED.name and info.profile is Profile.FULL
+    return is_own and options.is_interactive and options.subtask is None
 
 
 def running_jobs(jobs: JobTable) -> list[str]:

@@ -28,10 +28,11 @@ from k3agent.prompts.loader import load
 from k3agent.providers.base import Profile
 from k3agent.store.records import CompactionRow
 from k3agent.store.sessions import SessionStore
-from k3agent.types import Message, Origin, Role
+from k3agent.types import JsonObject, Message, Origin, Role
 
 THRESHOLD = "threshold"
 OVERFLOW = "overflow"
+AHEAD = "ahead"
 BY_MODEL = "model"
 # Shares of the room that a compacted conversation has besides system prompt and tools, and their caps.
 TAIL_SHARE, TAIL_TOKENS = 0.25, 40_000
@@ -45,6 +46,11 @@ LAST_SHARE = 0.5
 # A compaction that leaves more than this share has freed too little.
 MAX_LEFT = 0.9
 MIN_ROOM = 500
+# Between turns the context is made short from this share of the limit on, where that is done ahead.
+AHEAD_SHARE = 0.9
+# The engine keeps the state of a prompt where something follows that is said of one answer only, such as the
+# form that it is to have: this tells it where the conversation so far ends.
+BOUNDARY: JsonObject = {"type": "object"}
 # An unanswered prompt that takes more than this share of the room leaves none for a compaction.
 MAX_PROMPT_SHARE = 0.6
 # Of a request that the endpoint found too long, this share will fit, unless it says what does.
@@ -106,6 +112,25 @@ class Compactor:
             return problem
         return await self._compact(turn, THRESHOLD, limit, may_ask=may_ask)
 
+    async def ahead(self, turn: int) -> None:
+        """Compact between turns if the next one would soon have to, and have the engine read the new
+        beginning. Raises ProviderError.
+        """
+        parts, limit = self._parts, self.limit
+        view = parts.context.view(self._messages)
+        if limit is None or parts.context.num_tokens(view) < AHEAD_SHARE * limit:
+            return
+        if not parts.stepper.may_step() or self._thrash() or self._cut(view, limit) == 0:
+            return
+        if await self._compact(turn, AHEAD, limit, may_ask=True):
+            return
+        view = parts.context.view(self._messages)
+        # A request asks for an answer, so it does not end with one.
+        while view and view[-1].role is Role.ASSISTANT:
+            view.pop()
+        request = parts.context.request_of(view, max_output_tokens=1, is_live=False)
+        await parts.stepper.warm(replace(request, response_schema=BOUNDARY), turn)
+
     async def after_overflow(self, turn: int, error: str, *, may_ask: bool) -> bool:
         """The endpoint found a request too long that should have fitted: its window is smaller than it was
         said to be. True: the conversation is shorter now, try again.
@@ -158,10 +183,12 @@ class Compactor:
         has_head = context.active(messages) is not None
         if cut == 0:
             return "there is nothing that could be left out"
-        before = context.num_tokens(view)
+        before, known = context.num_tokens(view), context.compactions
         names = ("manual" if cause == MANUAL else "auto", cause)
         await parts.hooks.run("PreCompact", names, trigger=names[0], cause=cause, tokens_before=before)
         summary, method, cost = await self._summary(turn, view, cut, limit, may_ask=may_ask)
+        if context.compactions is not known:
+            return "an earlier compaction was undone meanwhile"
         head = self._head(summary, messages[: len(messages) - len(view) + cut], limit)
         row = CompactionRow(
             cause=cause,

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from k3agent.agent import building, foreign, resume
-from k3agent.agent.approvals import Answer, Approvals
+from k3agent.agent.ahead import Ahead
+from k3agent.agent.approvals import Approvals
 from k3agent.agent.check_files import CheckFiles
 from k3agent.agent.compaction import Compactor, CompactorParts
 from k3agent.agent.context import Context
@@ -38,7 +39,7 @@ from k3agent.agent.transcript import Transcript, new_session_id
 from k3agent.agent.turns import TurnRunner, TurnTime
 from k3agent.agent.undo import Undo
 from k3agent.errors import K3AgentError, ProviderError
-from k3agent.events import AnyEvent, Decision, Noticed, TurnEnded, TurnOutcome, TurnStarted
+from k3agent.events import AnyEvent, Noticed, TurnEnded, TurnOutcome, TurnStarted
 from k3agent.providers.base import ModelInfo
 from k3agent.safety.environment import child_environ
 from k3agent.store import blobs
@@ -112,6 +113,7 @@ class Session(SessionView):
         turn_time = TurnTime(limit_s=options.limits.max_time_s, elapsed_s=self._elapsed_s)
         self._turns = TurnRunner(self._bench, turn_time, self._turn_parts)
         self.compactor = self._build_compactor()
+        self._ahead = Ahead(self.compactor, is_on=building.works_ahead(options))
         self._opening = self._build_opening()
         self._nested = NestedInstructions(
             self._cwd,
@@ -316,6 +318,7 @@ class Session(SessionView):
     async def submit(self, text: str, images: Sequence[ImagePart] = ()) -> TurnEnded:
         """One user turn to its end. Raises BlockedError when a hook of the user's stops the prompt."""
         self._check_idle()
+        await self._ahead.stop()
         self._close_open_turn()
         transcript = self._transcript
         text = building.without_secrets(text, self._masker, self._emitter)
@@ -324,7 +327,10 @@ class Session(SessionView):
         self._emitter.emit(TurnStarted, prompt=text)
         for message in opening:
             transcript.remember(message)
-        return await self._turns.run(turn, RepetitionPolicy(self.info.profile), {})
+        end = await self._turns.run(turn, RepetitionPolicy(self.info.profile), {})
+        if end.outcome is TurnOutcome.SUCCESS:
+            self._ahead.begin(turn)
+        return end
 
     async def continue_turn(self, *, reopen: bool = False) -> TurnEnded | None:
         """Finish a turn that a killed process left: settle its open calls, then go on. None if none is open.
@@ -332,6 +338,7 @@ class Session(SessionView):
         `reopen`: also go on with a last turn that ended without success (interrupted, a limit, the provider).
         """
         self._check_idle()
+        await self._ahead.stop()
         last = self._store.last_turn(self.id)
         if last is None or last.outcome == TurnOutcome.SUCCESS or (last.outcome is not None and not reopen):
             return None
@@ -402,6 +409,7 @@ class Session(SessionView):
     def rewind(self, message_id: MessageId) -> str:
         """Go on from before this prompt of the user, whose text is given back. Files stay as they are."""
         self._check_idle()
+        self._ahead.cancel()
         self._close_open_turn()
         message = self._transcript.rewind(message_id)
         self.compactor.reload()
@@ -413,26 +421,10 @@ class Session(SessionView):
         self._check_idle()
         return Undo(self._store, self.id)
 
-    def answer(
-        self, call_id: str, decision: Decision, *, arguments: str | None = None, reason: str = ""
-    ) -> None:
-        """A person's answer to `ApprovalAsked`. `arguments`: run the call with these instead; `reason`: words
-        for the model.
-        """
-        self._approvals.answer(call_id, Answer(decision=decision, arguments=arguments, reason=reason))
-
-    @property
-    def standing_events(self) -> Sequence[AnyEvent]:
-        """What who begins to watch now has to be told, too: the questions that wait for a person's answer."""
-        return tuple(self._approvals.asked.values())
-
-    def reply(self, call_id: str, text: str) -> None:
-        """A person's answer, in words, to `ApprovalAsked` of the tool `ask`."""
-        self._approvals.reply(call_id, text)
-
     async def aclose(self) -> None:
         """End the running turn and all background jobs, free the lock. The client stays its owner's."""
         self._opening.interrupt()
+        await self._ahead.stop()
         await self._turns.end("the session is closed")
         await self._opening.aclose()
         await asyncio.to_thread(self._end_telemetry)

@@ -1,4 +1,4 @@
-"""What front ends ask of a session without changing it, and its background commands, which they may end."""
+"""What front ends ask of a session without changing it, what they answer it, and its background commands."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from k3agent.agent import foreign
+from k3agent.agent.approvals import Answer, Approvals
 from k3agent.agent.compaction import Compactor
 from k3agent.agent.options import SessionOptions
 from k3agent.agent.transcript import History, Transcript
+from k3agent.events import AnyEvent, Decision
 from k3agent.store.sessions import SessionStore
 from k3agent.types import JsonObject, Message, SessionId, ToolSpec
 
@@ -24,6 +26,7 @@ class SessionView:
     id: SessionId
     specs: tuple[ToolSpec, ...]
     compactor: Compactor
+    _approvals: Approvals
     _options: SessionOptions
     _store: SessionStore
     _transcript: Transcript
@@ -80,3 +83,20 @@ class SessionView:
         if job.ended is None:
             job.note = "killed"
             await self._jobs.end(job)
+
+    def answer(
+        self, call_id: str, decision: Decision, *, arguments: str | None = None, reason: str = ""
+    ) -> None:
+        """A person's answer to `ApprovalAsked`. `arguments`: run the call with these instead; `reason`: words
+        for the model.
+        """
+        self._approvals.answer(call_id, Answer(decision=decision, arguments=arguments, reason=reason))
+
+    @property
+    def standing_events(self) -> Sequence[AnyEvent]:
+        """What who begins to watch now has to be told, too: the questions that wait for a person's answer."""
+        return tuple(self._approvals.asked.values())
+
+    def reply(self, call_id: str, text: str) -> None:
+        """A person's answer, in words, to `ApprovalAsked` of the tool `ask`."""
+        self._approvals.reply(call_id, text)

@@ -287,6 +287,26 @@ class Stepper:
             raise ProviderError("the answer held no text", kind=ProviderErrorKind.PROTOCOL)
         return self._masker.mask(text), self._client.info.prices.cost_usd(finished.usage)
 
+    async def warm(self, request: Request, turn: int) -> None:
+        """Have the endpoint read a request; what it answers is thrown away. Raises ProviderError."""
+        attempt = _Attempt(turn, request.model)
+        usage: Usage | None = None
+        outcome = "warm"
+        try:
+            async with _closing(self._client.stream(request)) as deltas:
+                async for delta in deltas:
+                    usage = delta.usage if isinstance(delta, Finished) else usage
+        except ProviderError as error:
+            outcome = f"failed: {error.kind.value}"
+            raise
+        except asyncio.CancelledError:
+            outcome = "interrupted"
+            raise
+        finally:
+            if usage is not None:
+                self._account(usage)
+            self._note(attempt, outcome, usage)
+
     def _keep_partial(self, attempt: _Attempt) -> None:
         """Interrupted: what the model has said stays, marked as cut short."""
         parts = attempt.collector.parts(self._transcript.has_call)

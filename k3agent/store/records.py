@@ -91,8 +91,8 @@ class TurnRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """One model call. `outcome`: ok, compaction, interrupted, or why its answer was thrown away. `usage` and
-    `cost_usd` are None where the endpoint did not say: the answer did not get to its end.
+    """One model call. `outcome`: ok, compaction, warm (only read), interrupted, or why its answer was thrown
+    away. `usage` and `cost_usd` are None where the endpoint did not say: the answer did not get to its end.
     """
 
     turn: int
@@ -109,8 +109,8 @@ class RequestRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRow:
     """Requests begin with `message` in place of all up to `last_dropped`, as long as `leaf`, the newest
-    message of that time, is on the conversation's path. `cause`: threshold, overflow or manual; `method`:
-    model, or why the summary was made mechanically. `summary` is also a part of `message`.
+    message of that time, is on the conversation's path. `cause`: threshold, ahead, overflow or manual;
+    `method`: model, or why the summary was made mechanically. `summary` is also a part of `message`.
     """
 
     cause: str

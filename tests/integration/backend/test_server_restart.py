@@ -71,3 +71,23 @@ def test_damage_costs_only_the_cache(start: Start, tmp_path: Path, damage: str) 
     again = second.post(**asked).json()
     assert again["choices"][0]["message"] == before
     assert second.post(**asked).json()["choices"][0]["message"] == before
+
+
+def test_a_beginning_that_was_read_ahead_is_there_for_the_next_prompt(start: Start) -> None:
+    """As between two turns after a compaction: the end of the conversation so far is a boundary, since what
+    follows there, the form of the answer, is said of that request alone.
+    """
+    server = start("--disk-cache", "off")
+    system = {"role": "system", "content": "You work in a repository. " * 20}
+    old = [system, {"role": "user", "content": "Look at all files. " * 30}]
+    server.post(messages=old, max_tokens=4)
+    new = [system, {"role": "user", "content": "Summary: everything was looked at, and it is well. " * 30}]
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
+    ready = server.post(messages=new, max_tokens=1, response_format=form).json()["usage"]
+    # The system prompt is the first boundary: it is not read again after a compaction.
+    assert 0 < ready["cached_tokens"] < ready["prompt_tokens"]
+    after = [*new, {"role": "assistant", "content": "It is."}, {"role": "user", "content": "And now?"}]
+    usage = server.post(messages=after, max_tokens=4).json()["usage"]
+    bare = server.post(messages=new, max_tokens=1).json()["usage"]
+    # All of the new beginning but what opens the answer and a page.
+    assert usage["cached_tokens"] >= bare["prompt_tokens"] - 8 - 64 > ready["cached_tokens"] + 500

@@ -582,6 +582,73 @@ async def test_a_full_disk_in_the_middle_of_a_compaction_loses_nothing(
     await run.session.aclose()
 
 
+OWN = dataclasses.replace(SMALL, provider="bundled")
+
+
+async def until_ahead_is_done(run: Run) -> None:
+    task = run.session._ahead._task
+    assert task is not None
+    await asyncio.wait_for(task, 30)
+
+
+def warmed(run: Run) -> list[Request]:
+    return [request for request in run.client.requests if request.max_output_tokens == 1]
+
+
+async def nearly_full(root: Path) -> Run:
+    """A turn that ended at 95 % of the limit."""
+    for name in ("probe", "real"):
+        (root / name).mkdir()
+    probe = await begin(root / "probe", Worker(10), SMALL)
+    await probe.session.submit("go")
+    context, messages = probe.session._context, probe.session._transcript.messages
+    tokens = context.num_tokens(context.view(messages))
+    await probe.session.aclose()
+    at = CompactAt(tokens=int(tokens / 0.95))
+    run = await begin(root / "real", Worker(10), OWN, is_interactive=True, compact_at=at)
+    await run.session.submit("go")
+    return run
+
+
+async def test_between_turns_a_nearly_full_context_is_made_short_and_read_ahead(tmp_path: Path) -> None:
+    run = await nearly_full(tmp_path)
+    assert not run.of(Compacted)
+    await until_ahead_is_done(run)
+    (event,) = run.of(Compacted)
+    assert event.trigger == "ahead" and len(asks(run)) == 1
+    (ready,) = warmed(run)
+    assert ready.response_schema is not None and ready.messages[0].text.startswith(HEAD)
+    outcomes = [row.outcome for row in run.session._store.requests(run.session.id)]
+    assert outcomes[-2:] == ["compaction", "warm"]
+    # What was read is what the next prompt begins with.
+    await run.session.submit("and now")
+    bare = dataclasses.replace(ready, response_schema=None)
+    assert encoded(run.client.requests[-1]).startswith(encoded(bare))
+    await run.session.aclose()
+
+
+async def test_a_prompt_that_comes_meanwhile_goes_first(tmp_path: Path) -> None:
+    run = await nearly_full(tmp_path)
+    await asyncio.sleep(0)
+    assert (await run.session.submit("and now")).outcome is TurnOutcome.SUCCESS
+    assert not warmed(run) and not run.session._store.compactions(run.session.id)
+    await run.session.aclose()
+
+
+@pytest.mark.parametrize(
+    ("info", "interactive", "steps"), [(SMALL, True, 10), (OWN, False, 10), (OWN, True, 3)], ids=str
+)
+async def test_nothing_is_made_ahead_where_it_costs_or_nobody_waits(
+    tmp_path: Path, info: ModelInfo, interactive: bool, steps: int
+) -> None:
+    run = await begin(tmp_path, Worker(steps), info, is_interactive=interactive)
+    await run.session.submit("go")
+    if run.session._ahead._task is not None:
+        await until_ahead_is_done(run)
+    assert not run.of(Compacted) and not warmed(run)
+    await run.session.aclose()
+
+
 async def test_freeing_too_little_ends_the_run(tmp_path: Path) -> None:
     run = await begin(tmp_path, Worker(30))
     run.session.compactor.pin("word " * 26_000)
