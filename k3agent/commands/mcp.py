@@ -24,6 +24,7 @@ from k3agent.config.servers import (
 from k3agent.config.settings import load_settings
 from k3agent.errors import ConfigError, ToolError
 from k3agent.headless.arguments import Parser, nearest_of
+from k3agent.logs import start_logging
 from k3agent.safety.environment import child_environ
 from k3agent.safety.visible import clean
 from k3agent.types import JsonObject, ServerSpec
@@ -118,7 +119,7 @@ async def _connected(servers: Sequence[ServerSpec], *, offline: bool) -> list[Se
     from k3agent.tools.mcp.fleet import Fleet  # lazy: pydantic and the tools
 
     home = data_home(os.environ)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    start_logging(home, os.environ)
     fleet = Fleet(
         servers,
         environ=child_environ(os.environ),
@@ -249,6 +250,7 @@ def _login(argv: Sequence[str]) -> int:
 
             webbrowser.open(address)
 
+    start_logging(data_home(os.environ), os.environ)
     asyncio.run(login(spec, foreign.token_store(data_home(os.environ), spec.name), show))
     print(f"Signed in to {spec.name}.")
     return 0

@@ -170,6 +170,7 @@ class StreamJsonFormat:
         self._write = write
         self._is_partial = is_partial
         self._session_id = ""
+        self._is_over = False
         self._read_at = -_READ_EVERY_S
 
     def started(self, start: Start) -> None:
@@ -190,6 +191,9 @@ class StreamJsonFormat:
         )
 
     def event(self, event: AnyEvent) -> None:
+        if self._is_over:
+            # What still happens while all is closed, a server of tools that ends, comes after the last line.
+            return
         match event:
             case MessageAdded(message=message):
                 self._message(message)
@@ -240,6 +244,7 @@ class StreamJsonFormat:
 
     def ended(self, end: End) -> None:
         self._write(_dumps(end.line))
+        self._is_over = True
 
     def _task(self, event: TaskChanged) -> None:
         self._line(

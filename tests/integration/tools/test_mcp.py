@@ -158,6 +158,7 @@ def test_dead_and_silent_servers_do_not_hold_up_the_start(bench: Bench) -> None:
     assert "no answer within 3 s" in silent
     listed = bench.run("mcp", "list")
     assert listed.code == 0
+    assert listed.err == ""
     assert "cannot be started" in listed.out
     assert "no licence found" in listed.out
 
