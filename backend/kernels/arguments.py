@@ -27,6 +27,8 @@ class StepTables(Protocol):
     """[B, P]"""
     longest: int
     """No sequence has more tokens."""
+    shortest: int
+    """No sequence has fewer; 0: not known, as in a graph."""
     exports: Tensor | None
     """[T], the slot that receives the state after this row as well, or -1. In sequences longer than SHORT
     only rows at the end of a chunk count."""

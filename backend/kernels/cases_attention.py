@@ -50,6 +50,7 @@ class Tables:
     has_state: Tensor
     page_table: Tensor
     longest: int
+    shortest: int
     exports: Tensor | None = None
 
 
@@ -71,6 +72,7 @@ def make_tables(
         has_state=ints([1] * len(lengths)),
         page_table=pages.to(device),
         longest=max(lengths),
+        shortest=min(lengths),
         exports=exports,
     )
 

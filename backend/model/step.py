@@ -115,6 +115,7 @@ class Step:
             page_table=batch.page_table.int(),
             num_rows=num_rows,
             longest=max(stop - start for start, stop in pairwise(starts)),
+            shortest=min(stop - start for start, stop in pairwise(starts)),
             exports=self._exports() if batch.trail_slots else None,
         )
 

@@ -30,6 +30,8 @@ class Tables:
     """[1], rows in use; rows behind it are padding, and need no expert."""
     longest: int
     """No sequence has more tokens in this step: known to the host, fixed in a graph."""
+    shortest: int = 0
+    """No sequence has fewer; 0: not known, as in a graph."""
     exports: Tensor | None = None
     """[T], slot that also receives the state after this row, or -1 (`kernels.arguments.StepTables`)."""
 

@@ -103,6 +103,7 @@ def make_tables(
         page_table=ints([[0]] * count),
         num_rows=ints([sum(lengths)]),
         longest=max(lengths),
+        shortest=min(lengths),
         exports=table,
     )
 

@@ -24,16 +24,20 @@ from k3agent.backend.kernels.triton.mla_parts import dot_block
 
 TILE = 16
 
+_CHUNKS = {"scores": "bf16", "solve": "ieee", "apply": "bf16", "walk": "bf16", "chunk_warps": 8}
+"""What does not depend on the number of heads; the fewer heads, the narrower are the blocks of the walk, so
+that there are programs for the whole GPU. A block of all of V also norms."""
+
 pinned.pin(
     "kda_prefill",
-    Row({
-        "scores": "bf16", "solve": "ieee", "apply": "bf16", "walk": "bf16", "chunk_warps": 8, "block_v": 64,
-        "walk_warps": 4, "walk_stages": 2, "norm_warps": 4,
-    }),
+    Row({**_CHUNKS, "block_v": 16, "walk_warps": 4, "walk_stages": 3, "norm_warps": 4}, most={"heads": 16}),
+    Row({**_CHUNKS, "block_v": 32, "walk_warps": 4, "walk_stages": 3, "norm_warps": 4}, most={"heads": 33}),
+    Row({**_CHUNKS, "block_v": 64, "walk_warps": 4, "walk_stages": 2, "norm_warps": 4}, most={"heads": 66}),
+    Row({**_CHUNKS, "block_v": 128, "walk_warps": 8, "walk_stages": 2, "norm_warps": 4}),
     candidates={
-        "scores": ["tf32", "bf16"], "solve": ["tf32x3", "ieee"], "apply": ["tf32", "bf16"],
-        "walk": ["bf16", "tf32"], "chunk_warps": [4, 8], "block_v": [32, 64, 128], "walk_warps": [4, 8],
-        "walk_stages": [1, 2, 3], "norm_warps": [4],
+        "block_v": [16, 32, 64, 128], "walk_warps": [4, 8], "walk_stages": [1, 2, 3],
+        "chunk_warps": [4, 8, 16], "solve": ["ieee", "tf32x3"], "scores": ["bf16", "tf32"],
+        "apply": ["bf16", "tf32"], "walk": ["bf16", "tf32"], "norm_warps": [4, 8],
     },
 )  # fmt: skip
 
@@ -246,8 +250,9 @@ def kda_prefill(inputs: KdaInputs, weights: KdaWeights, cache: KdaCache, tables:
     """Advance all sequences, short ones token by token. Returns [T, H*V] in the activation dtype, before the
     output projection; rows of padding are not written."""
     y = torch.empty_like(inputs.z, memory_format=torch.contiguous_format)
-    # A sequence of one token may be anywhere in a step; the walk leaves it to the recurrence.
-    recurrent(inputs, weights, cache, tables, y, SHORT)
+    # The walk leaves short sequences to the recurrence, wherever they are in a step.
+    if tables.shortest <= SHORT:
+        recurrent(inputs, weights, cache, tables, y, SHORT)
     if tables.longest > SHORT:
         chunkwise(inputs, weights, cache, tables, y, SHORT)
     return y

@@ -51,7 +51,7 @@ def test_prefill_leaves_states_behind_at_chunk_ends(block_v: int) -> None:
     # row 20 is in a long sequence and ends no chunk; row 133 is in a short one
     exports = {20: 4, 63: 5, 127: 6, 133: 7}
     problem = make_problem([130, 4], fresh=[0], exports=exports, dim=32, heads=1)
-    values = {**pinned.pick("kda_prefill", "cpu"), "block_v": block_v}
+    values = {**pinned.pick("kda_prefill", "cpu", heads=1), "block_v": block_v}
     with pinned.override("kda_prefill", values):
         check_agreement(kda_prefill, problem, 2e-5)
 
