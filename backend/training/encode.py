@@ -105,6 +105,14 @@ class Encoder:
             weights += [weight] * len(own)
         return EncodedEpisode(np.array(ids, np.uint16), np.array(weights, np.float32))
 
+    def fitting(self, episode: Episode, limit: int) -> EncodedEpisode | None:
+        """The episode without the last tasks where it is too long; None where one task is."""
+        while len((encoded := self.encode(episode)).token_ids) > limit:
+            if len(episode.starts) < 2:
+                return None
+            episode = episode.without_last()
+        return encoded
+
 
 def stream(
     seed: int,
@@ -125,8 +133,8 @@ def stream(
     player.box.start()
     try:
         for episode in player.episodes(int(stage)):
-            encoded = encoder.encode(episode)
-            if len(encoded.token_ids) <= (MAX_LONG_TOKENS if int(stage) == LONG else MAX_TOKENS):
+            encoded = encoder.fitting(episode, MAX_LONG_TOKENS if int(stage) == LONG else MAX_TOKENS)
+            if encoded is not None:
                 yield encoded
     finally:
         player.close()

@@ -3,13 +3,21 @@
 import re
 
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.adding import append, open_end
 from k3agent.backend.training.episodes.families.names import expected_rename, play_rename
 from k3agent.backend.training.episodes.families.running import play_tests
-from k3agent.backend.training.episodes.registry import Setting
+from k3agent.backend.training.episodes.policy import open_file
+from k3agent.backend.training.episodes.registry import GOALS, Setting
 from k3agent.backend.training.episodes.session import Outcome, Plan, Session
 from k3agent.backend.training.episodes.testruns import parse_run
 
+PUT_BACK = (
+    "The user has undone changes: these files are again as they were before step {0}: {1}."
+    " Read a file again before you change it, and do not repeat what was undone unless asked."
+)
+"""What k3agent says after an undo (a test compares the words)."""
+IN_FILE = ("set_const_in", "set_key", "add_line_end", "replace_text", "add_after", "rename_in", "add_const")
 RESULT = re.compile(r"pass|fail|could not|may not|no test ran|error", re.IGNORECASE)
 
 
@@ -85,3 +93,40 @@ def why_it(ctx: Setting, after: Plan, session: Session) -> Plan | None:
         return think, f"Because `{path}` had `{old.strip()}`, and {told}. With `{new.strip()}` that is right."
 
     return Plan("why_it", after.family, {}, play, checks.answers(path, old.strip()), after.subject)
+
+
+def put_back(ctx: Setting, after: Plan, session: Session) -> Plan | None:
+    """The user has undone the last edit and asks for something else in that file: read it again first."""
+    path, old, new = session.edits[-1] if session.edits else ("", "", "")
+    text = ctx.facts.files.get(path, "")
+    if (
+        not text
+        or text.count(new) != 1
+        or not new.strip()
+        or sum(edit[0] == path for edit in session.edits) != 1
+    ):
+        return None
+    before = text.replace(new, old, 1)
+    only = Setting(Facts({path: before}), ctx.rng, ctx.words)
+    step = sum(message["role"] == "tool" for message in session.messages) + ctx.rng.randint(0, 3)
+    for _ in range(8):
+        plan = GOALS[ctx.rng.choice(IN_FILE)].make(only)
+        if plan is not None and plan.slots.get("path", "").endswith(path.rsplit("/", 1)[-1]):
+            break
+    else:
+        return None
+
+    def play(s: Session) -> tuple[str, str]:
+        s.user(PUT_BACK.format(step, path))
+        open_file(s, path, f"{path} was put back. Read it again before I change it.")
+        return plan.play(s)
+
+    return Plan(
+        plan.goal,
+        plan.family,
+        plan.slots,
+        play,
+        plan.check,
+        plan.subject,
+        prepare=lambda files: files.update({path: before}),
+    )

@@ -5,7 +5,7 @@ from importlib import import_module
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.assignments import draw_value
-from k3agent.backend.training.episodes.continuing import rename_back, run_tests_too, same_in, why_it
+from k3agent.backend.training.episodes.continuing import put_back, rename_back, run_tests_too, same_in, why_it
 from k3agent.backend.training.episodes.editing import edit_text
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.functions import play_delete_def
@@ -114,6 +114,7 @@ def follow_up(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     options += [why_it] * 2 if after.family == "fix" else []
     options += [same_in] * 5 if after.goal == "add_line_end" else []
     options += [run_tests_too] if session.edits and ctx.rng.random() < 0.6 else []
+    options += [put_back] if session.edits and ctx.rng.random() < 0.4 else []
     for _ in range(3):
         if options:
             plan = ctx.rng.choice(options)(ctx, after, session)

@@ -77,17 +77,17 @@ class Look:
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Look":
-        """A random computer; two in five are plain."""
+        """A random computer; half of them are plain."""
         own = random.Random(rng.random())
         look = cls(own, python=_pick(own, _PYTHONS), pytest=_pick(own, _PYTESTS), carets=own.random() < 0.6)
-        if own.random() < 0.4:
+        if own.random() < 0.5:
             return look
         look.flags = own.choice(([], [], [], ["-v"], ["-v"], ["-vv"], ["-ra"], ["-rA"], ["-rfE"]))
         look.plugins = own.sample(_PLUGINS, own.choice((0, 1, 2, 4)))
         look.percents = own.choice(("as is", "as is", "none", "count"))
-        look.before = own.random() < 0.3
-        look.warned = own.random() < 0.3
-        look.coverage = own.random() < 0.2
+        look.before = own.random() < 0.2
+        look.warned = own.random() < 0.2
+        look.coverage = own.random() < 0.12
         look.slow = own.random() < 0.1
         look.seed = own.random() < 0.08
         look.config = own.choice(("", "", "pyproject.toml", "pytest.ini", "setup.cfg", "tox.ini"))

@@ -70,6 +70,14 @@ class Episode:
     messages: list[Message]
     unlearned: set[int]
     goals: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    """The index of each task's first message."""
+
+    def without_last(self) -> "Episode":
+        """The same conversation before its last task."""
+        end = self.starts[-1]
+        unlearned = {index for index in self.unlearned if index < end}
+        return Episode(self.messages[:end], unlearned, self.goals[:-1], self.starts[:-1])
 
 
 class Player:
@@ -150,6 +158,7 @@ class Player:
         if stage == LONG:
             count = 1 if family else rng.randint(4, 12)
         names: list[str] = []
+        starts: list[int] = []
         subject: Plan | None = None
         for number in range(count):
             keep = (len(session.messages), session.size)
@@ -167,6 +176,7 @@ class Player:
             if not ok:
                 return None
             names.append(plan.goal)
+            starts.append(keep[0])
             subject = plan
             if plan.alone:
                 break
@@ -174,7 +184,7 @@ class Player:
                 family = ""
         if stage == LONG and not family and (short := compacted(session.messages, session.unlearned, rng)):
             return Episode(*short, names)
-        return Episode(session.messages, session.unlearned, names) if names else None
+        return Episode(session.messages, session.unlearned, names, starts) if names else None
 
     def play(self, session: Session, plan: Plan) -> bool:
         """Play one task; whether its checker accepts."""

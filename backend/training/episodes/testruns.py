@@ -3,8 +3,12 @@
 import re
 from dataclasses import dataclass, field
 
-PYTEST = "python -m pytest -q --tb=short"
+PYTEST = "python -m pytest -q --tb=short -rN"
+"""Without the summary of failures, which only repeats what stands above it."""
+STOP = " -x"
+"""Where one failure after the other is repaired: what comes after the first would only fill the context."""
 UNITTEST = "python -m unittest"
+STOP_UNITTEST = " -f"
 
 
 @dataclass(slots=True)
@@ -36,6 +40,8 @@ _HELPERS_TEXT = """
 _HELPERS = frozenset(_HELPERS_TEXT.split())
 """What tests wrap around the call under test."""
 PLACE = re.compile(r"^(\S+\.py):(\d+): in (\S+)$")
+LONG_PLACE = re.compile(r"^(\S+\.py):(\d+): ?\w*$")
+SUMMARY = re.compile(r"\d+ (passed|failed|error|deselected)|no tests ran")
 FILE = re.compile(r'^\s*File "(.+?)", line (\d+)(?:, in (\S+))?$')
 
 
@@ -46,27 +52,34 @@ def parse_run(text: str) -> Run:
     ok = last == "[exit code 0]"
     if any(line.startswith("Ran ") for line in body):
         return _unittest(body, ok)
-    summary = next(
-        (line for line in reversed(body) if re.search(r"\d+ (passed|failed|error)|no tests ran", line)),
-        body[-1] if body else "",
-    )
+    summary = next((line for line in reversed(body) if SUMMARY.search(line)), body[-1] if body else "")
     failures: list[Failure] = []
     current: Failure | None = None
+    marked = inside = ""
     for index, line in enumerate(body):
         if match := re.match(
             r"^_{2,} (?:ERROR (?:collecting|at setup of) )?([^\s\[]+(?:\[.*\])?) _{2,}$", line
         ):
             current = Failure(match[1])
             failures.append(current)
-        elif line.startswith("=") and "short test summary" in line:
+            marked = inside = ""
+        elif line.startswith("=") and ("short test summary" in line or SUMMARY.search(line)):
             break
         elif current is not None and (match := PLACE.match(line)):
             code = body[index + 1].strip() if index + 1 < len(body) else ""
             current.places.append((match[1], int(match[2]), match[3], code))
+        elif current is not None and (match := LONG_PLACE.match(line)) and marked:
+            # In pytest's long form the code stands above its place.
+            current.places.append((match[1], int(match[2]), inside, marked))
+            marked = ""
         elif current is not None and (match := re.match(r'^E\s+File "(.+?)", line (\d+)', line)):
             current.places.append((match[1], int(match[2]), "<module>", ""))
         elif current is not None and line.startswith("E   ") and not current.error:
             current.error = line[4:].strip()
+        elif line.startswith(">"):
+            marked = line[1:].strip()
+        elif match := re.match(r"^ +(?:async )?def (\w+)\(", line):
+            inside = match[1]
         if current is not None and line.startswith("E   ") and re.match(r"E\s+\w*(Error|Exception)\b", line):
             current.error = line[4:].strip()
     return Run(without_time(re.sub(r"^=+ | =+$", "", summary)), failures, ok)

@@ -174,7 +174,8 @@ class Toolbox:
         assert self._zygote is not None
         look, module = self.machine.look, argv[1] if argv[:1] == ["-m"] else ""
         if look is not None and module == "pytest":
-            argv = [*argv, *look.flags]
+            # As `addopts` of a settings file: before what the command says.
+            argv = [*argv[:2], *look.flags, *argv[2:]]
         output, code = self._zygote.run(self.workspace.root, argv)
         if look is not None and module == "pytest":
             return look.pytest_output(output, self.workspace.root), code

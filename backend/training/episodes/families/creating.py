@@ -9,7 +9,7 @@ import re
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.concepts import same_results
 from k3agent.backend.training.episodes.editing import failed
-from k3agent.backend.training.episodes.facts import Definition
+from k3agent.backend.training.episodes.facts import Definition, extension
 from k3agent.backend.training.episodes.families.adding import plain_line
 from k3agent.backend.training.episodes.families.functions import (
     code_of,
@@ -18,6 +18,7 @@ from k3agent.backend.training.episodes.families.functions import (
     thought_of,
 )
 from k3agent.backend.training.episodes.families.read import read_definition, unique_definition
+from k3agent.backend.training.episodes.otherfiles import draw_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 
@@ -83,14 +84,27 @@ def create_file(ctx: Setting) -> Plan | None:
     return Plan("create_file", "create", {"path": path, "content": content}, play, check, ("file", path))
 
 
+def _whole_file(ctx: Setting) -> tuple[str, str] | None:
+    """The extension and the text of a short file as projects have them: settings, documents, scripts."""
+    for _ in range(4):
+        path, text = draw_file(ctx.rng, ctx.words, [ctx.words.function()])
+        text = text.strip("\n")
+        if extension(path) and 1 < len(text.split("\n")) <= 16 and "`" not in text and text == text.strip():
+            return extension(path), text
+    return None
+
+
 @goal("create_file_lines", "create", 2.0)
 def create_file_lines(ctx: Setting) -> Plan | None:
     """Create a file with given lines."""
     ending = ctx.rng.choice((*ENDINGS, "json"))
-    path, exists = _maybe_existing(ctx, new_path(ctx, ending))
+    whole = _whole_file(ctx) if ctx.rng.random() < 0.4 else None
+    path, exists = _maybe_existing(ctx, new_path(ctx, whole[0] if whole else ending))
     rng, words = ctx.rng, ctx.words
     kind = rng.random()
-    if ending == "json":
+    if whole:
+        lines = whole[1].split("\n")
+    elif ending == "json":
         lines = json.dumps(
             {
                 words.noun(): rng.choice((rng.randint(1, 99), words.noun(), True))

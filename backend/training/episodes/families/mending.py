@@ -144,7 +144,7 @@ def _needy_module(ctx: Setting) -> tuple[Needy, str, str, str, str] | None:
 def _play_import(session: Session, item: Needy, name: str, symptom: str) -> tuple[str, str]:
     """Find what is not imported, import it, run the tests. Without a symptom the tests show it."""
     if not symptom:
-        run, _ = run_tests(session, "Fix the failing tests. Run them first.")
+        run, _ = run_tests(session, "Fix the failing tests. Run them first.", stop=True)
         if not run.failures:
             raise Report("Nothing fails.", f"No test fails: {run.summary}. There was nothing to fix.")
         failure = next((one for one in run.failures if "NameError" in one.error), run.failures[0])
@@ -165,7 +165,7 @@ def _play_import(session: Session, item: Needy, name: str, symptom: str) -> tupl
     edit_text(session, seen, old, fresh, think, line=number)
     what = f"Added `{item.imported}` to `{seen}`."
     try:
-        run, _ = run_tests(session, "The diff is right. Run the tests.")
+        run, _ = run_tests(session, "The diff is right. Run the tests.", stop=True)
     except Report:
         return "I could not run the tests.", f"{what} I could not run the tests here."
     if run.ok:
@@ -340,7 +340,7 @@ def contradiction(ctx: Setting) -> Plan | None:
     slots = {"name": func.name, "symptom": "gives wrong results"} if wanted == "fix_func" else {}
 
     def play(session: Session) -> tuple[str, str]:
-        run, _ = run_tests(session, "Run the tests first.")
+        run, _ = run_tests(session, "Fix the failing tests. Run them first.", stop=True)
         failure = next((one for one in run.failures if func.name in one.name), None)
         if failure is None:
             raise Report("Nothing of that fails.", f"No such test fails: {run.summary}. Nothing was changed.")

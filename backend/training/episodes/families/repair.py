@@ -9,8 +9,11 @@ from k3agent.backend.training.episodes.layered import draw_layered
 from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
+from k3agent.backend.training.episodes.testnames import beginning, failing_names, note_full_name
 from k3agent.backend.training.episodes.testruns import (
     PYTEST,
+    STOP,
+    STOP_UNITTEST,
     UNITTEST,
     Failure,
     Run,
@@ -19,33 +22,46 @@ from k3agent.backend.training.episodes.testruns import (
 from k3agent.backend.training.episodes.toolbox import Result
 from k3agent.backend.training.episodes.tracing import Seen, follow, view_function
 
+LONGEST = 2200
+"""Layered code and its tests in one repair: with two test runs around it, more would not fit."""
 
-def run_tests(session: Session, think: str, target: str = "", python: str = "python") -> tuple[Run, str]:
-    """Run the tests with what works here; the run, and the python that works."""
-    command = PYTEST.replace("python", python, 1) + (f" {target}" if target else "")
+
+def run_tests(
+    session: Session, think: str, target: str = "", python: str = "python", *, stop: bool = False
+) -> tuple[Run, str]:
+    """Run the tests with what works here; the run, and the python that works. `stop`: after one failure."""
+    command = PYTEST.replace("python", python, 1) + (STOP if stop else "") + (f" {target}" if target else "")
     result = session.call("shell", think, command=command)
     if result.is_error:
         raise not_run(result, "run the tests")
     if "command not found" in result.text and python == "python":
-        return run_tests(session, "There is no python. Try python3.", target, "python3")
+        return run_tests(session, "There is no python. Try python3.", target, "python3", stop=stop)
     if "[timed out after" in result.lines[-1]:
         raise _endless(result.lines[-1])
     if "No module named pytest" in result.text:
-        module = target.split("::")[0].removesuffix(".py").replace("/", ".")
-        command = UNITTEST.replace("python", python, 1) + (f" {module}" if module else "")
-        result = session.call("shell", "There is no pytest. Try unittest.", command=command)
-        if "[timed out after" in result.lines[-1]:
-            raise _endless(result.lines[-1])
-        if "Ran 0 tests" in result.text and not target:
-            command += " discover -s tests -t ."
-            result = session.call("shell", "It found none. Look in tests.", command=command)
-        if "Ran 0 tests" in result.text or "Start directory is not importable" in result.text:
-            raise Report(
-                "unittest finds no tests; they need pytest.",
-                "I could not run the tests: pytest is not installed here and unittest finds "
-                "none. Nothing was changed.",
-            )
+        return _run_unittest(session, target, python, STOP_UNITTEST if stop else ""), python
     return parse_run(result.text), python
+
+
+def _run_unittest(session: Session, target: str, python: str, flags: str) -> Run:
+    """The same with unittest, where there is no pytest."""
+    module = "" if target.startswith("-k ") else target.split("::")[0].removesuffix(".py").replace("/", ".")
+    flags += f" {target}" if target.startswith("-k ") else ""
+    base = UNITTEST.replace("python", python, 1)
+    command = f"{base}{flags}" + (f" {module}" if module else "")
+    result = session.call("shell", "There is no pytest. Try unittest.", command=command)
+    if "[timed out after" in result.lines[-1]:
+        raise _endless(result.lines[-1])
+    if "Ran 0 tests" in result.text and not module:
+        command = f"{base} discover -s tests -t .{flags}"
+        result = session.call("shell", "It found none. Look in tests.", command=command)
+    if "Ran 0 tests" in result.text or "Start directory is not importable" in result.text:
+        raise Report(
+            "unittest finds no tests; they need pytest.",
+            "I could not run the tests: pytest is not installed here and unittest finds none."
+            " Nothing was changed.",
+        )
+    return parse_run(result.text)
 
 
 def not_run(result: Result, what: str) -> Report:
@@ -107,7 +123,7 @@ def _purpose(view: View, line: int) -> str:
     return ""
 
 
-def wrong_turn(session: Session, view: View, broken: Broken, why: str) -> None:
+def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: str = "") -> None:
     """A first attempt that does not help; nothing is learned from it, only from the way out."""
     old = broken.wrong.strip()
     for before, after in (
@@ -134,7 +150,10 @@ def wrong_turn(session: Session, view: View, broken: Broken, why: str) -> None:
         new=new,
         line=broken.line,
     )
-    command = PYTEST if session.box.machine.python == "python" else PYTEST.replace("python", "python3", 1)
+    if command:
+        session.call("shell", f"Run the check again: {command}", command=command)
+        return
+    command = PYTEST.replace("python", session.box.machine.python, 1) + STOP
     session.call("shell", "Run the tests again.", command=command)
 
 
@@ -153,14 +172,17 @@ def locate(session: Session, failure: Failure, left: list[Broken]) -> tuple[str,
     return name, view, next((item for item in seen if item.func.name == name), seen[0] if seen else None)
 
 
-def play_fix(
-    session: Session, all_broken: list[Broken], task: str, target: str = "", *, wanted: str = ""
-) -> tuple[str, str]:
+def play_fix(session: Session, all_broken: list[Broken], task: str, *, wanted: str = "") -> tuple[str, str]:
     """The whole loop for one or several bugs; `wanted` is the test that the user named, perhaps in part."""
-    run, python = run_tests(session, task, target)
+    target = f"-k {wanted}" if wanted else ""
+    run, python = run_tests(session, task, target, stop=True)
     if run.ok:
         raise Report("Nothing fails.", f"All tests pass: {run.summary}. There was nothing to fix.")
     if wanted:
+        if not run.failures and "deselected" in run.summary:
+            raise Report(
+                "No test has that name.", f"There is no test `{wanted}`: {run.summary}. Nothing was changed."
+            )
         note_full_name(session, run, wanted)
     done: list[str] = []
     mended: list[Broken] = []
@@ -179,22 +201,16 @@ def play_fix(
         mend(session, view, broken, reason(failure))
         mended.append(broken)
         done.append(f"{change_of(broken)} in `{view.path}` (line {broken.line})")
-        run, python = run_tests(session, "The diff is right. Run the tests again.", target, python)
+        run, python = run_tests(session, "The diff is right. Run the tests again.", target, python, stop=True)
+        if run.ok and target:
+            target = ""
+            run, python = run_tests(session, "It passes. Now all tests.", "", python, stop=True)
     if not run.ok:
         names = [failure.name for failure in run.failures]
         raise Report(
             "It still fails; I stop.", f"Changed: {'; '.join(done)}. Still failing: {several(names)}."
         )
     return "All pass.", f"Fixed: {'; '.join(done)}. The tests pass now: {run.summary}."
-
-
-def note_full_name(session: Session, run: Run, wanted: str) -> None:
-    """Say which failing test was taken where only the beginning of its name was given."""
-    names = [re.sub(r"\[.*$", "", failure.name).rpartition(".")[2] for failure in run.failures]
-    longer = next((name for name in names if name.startswith(wanted)), "")
-    if wanted not in names and longer:
-        session.lead = f"No {wanted} fails, but {longer} begins so."
-        session.notes.append(f"I took `{longer}`, the failing test that begins with `{wanted}`.")
 
 
 def fixed(all_broken: list[Broken]) -> Check:
@@ -230,7 +246,7 @@ def draw_bugs(ctx: Setting) -> list[Broken] | None:
     """One bug, now and then two or three, in one file or in different ones."""
     if ctx.rng.random() < 0.12 and (several_bugs := draw_several(ctx)):
         return several_bugs
-    if ctx.rng.random() < 0.45 and (deep := draw_layered(ctx)):
+    if ctx.rng.random() < 0.45 and (deep := draw_layered(ctx)) and len(deep.bad + deep.tests) < LONGEST:
         return [deep]
     first = draw_broken_class(ctx) if ctx.rng.random() < 0.22 else draw_broken(ctx)
     if first is None:
@@ -286,14 +302,25 @@ def fix_test_named(ctx: Setting) -> Plan | None:
     broken = draw_layered(ctx) if ctx.rng.random() < 0.4 else draw_broken(ctx)
     if broken is None:
         return None
-    names = re.findall(rf"def (test_{re.escape(broken.func.name)}\w*)\(", broken.tests)
-    names = [broken.failing] if broken.failing else names
+    names = [broken.failing] if broken.failing else failing_names(broken)
     if not names or broken.bug.is_syntax:
         return None
     name = names[0]
+    if ctx.rng.random() < 0.06:
+        name = f"test_{ctx.unused(ctx.words.function)}"
+        task = f"Make {name} pass. Run it first."
+        plan = _plan(
+            ctx,
+            "fix_test_named",
+            {"test_name": name},
+            lambda s: play_fix(s, [broken], task, wanted=name),
+            [broken],
+        )
+        plan.check = checks.declines(name)
+        return plan
     if ctx.rng.random() < 0.3:
-        name = _beginning(ctx, name, broken.tests)
-    task = f"Make {name} pass. Run the tests first."
+        name = beginning(ctx.rng, name, broken.tests)
+    task = f"Make {name} pass. Run it first."
     return _plan(
         ctx,
         "fix_test_named",
@@ -301,15 +328,6 @@ def fix_test_named(ctx: Setting) -> Plan | None:
         lambda s: play_fix(s, [broken], task, wanted=name),
         [broken],
     )
-
-
-def _beginning(ctx: Setting, name: str, tests: str) -> str:
-    """The first words of a test's name, where no other test has them as its whole name."""
-    parts = name.split("_")
-    if len(parts) < 3:
-        return name
-    short = "_".join(parts[: ctx.rng.randint(2, len(parts) - 1)])
-    return name if f"def {short}(" in tests else short
 
 
 def play_known(session: Session, broken: Broken, task: str) -> tuple[str, str]:
@@ -325,7 +343,7 @@ def repair_and_run(session: Session, view: View, broken: Broken, name: str, why:
     place = f"`{name}` in `{view.path}` (line {broken.line}): {change_of(broken)}."
     what = f"Changed {place}"
     try:
-        run, _ = run_tests(session, "The diff is right. Run the tests.")
+        run, _ = run_tests(session, "The diff is right. Run the tests.", stop=True)
     except Report:
         return "I could not run the tests.", f"{what} I could not run the tests here."
     if run.ok:

@@ -2,13 +2,16 @@
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from k3agent.agent import checks
 from k3agent.agent.repetition import RepetitionPolicy
+from k3agent.agent.safekeeping import restore_notices
 from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes.continuing import PUT_BACK, put_back
 from k3agent.backend.training.episodes.editing import failed
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.checked import MESSAGE
@@ -22,7 +25,7 @@ from k3agent.backend.training.episodes.toolbox import FAILED_BEFORE, Result
 from k3agent.backend.training.episodes.words import Words
 from k3agent.providers.base import Profile
 from k3agent.store.records import CallRow, CallState
-from k3agent.types import MessageId
+from k3agent.types import MessageId, SessionId
 
 
 @pytest.fixture
@@ -88,6 +91,36 @@ def test_the_words_about_a_repeated_call_are_the_agents() -> None:
     )
     policy = RepetitionPolicy(Profile.COMPACT, [row])
     assert policy.refusal_before("edit", "{}") == FAILED_BEFORE
+
+
+def test_the_words_about_an_undo_are_the_agents() -> None:
+    row = SimpleNamespace(target=7, details={"files": ["src/a.py"]})
+    store: Any = SimpleNamespace(take_untold_restores=lambda session_id: [row])
+    assert restore_notices(store, SessionId("s")) == [PUT_BACK.format(7, "src/a.py")]
+
+
+def test_a_file_that_was_put_back_is_read_again_before_it_is_changed(player: Player) -> None:
+    rng = random.Random(6)
+    while True:
+        words = Words(rng)
+        project = draw_project(rng, words)
+        path = next(path for path, text in project.files.items() if path.endswith(".py") and text.strip())
+        first = project.files[path].split("\n")[0]
+        player.box.workspace.reset(project.files)
+        player.box.new_session()
+        session = Session(player.box, rng, max_chars=10**6)
+        session.call("edit", "Add a line.", path=path, old=first, new=f"# new one\n{first}", line=1)
+        facts = Facts(player.box.workspace.snapshot())
+        done = Plan("add_line_start", "addline", {}, lambda _: ("", ""), lambda _: None)
+        plan = put_back(Setting(facts, rng, words, project), done, session)
+        if plan is not None:
+            break
+    assert player.play(session, plan), player.reasons
+    said = [item for item in session.messages if item["role"] == "user"]
+    assert said[-1]["content"].startswith("The user has undone changes") and path in said[-1]["content"]
+    after = session.messages[session.messages.index(said[-1]) + 1]
+    assert after["tool_calls"][0]["function"]["name"] == "read"
+    assert "# new one" not in player.box.workspace.snapshot()[path]
 
 
 def test_an_edit_that_failed_is_refused_until_something_changed(player: Player) -> None:

@@ -44,6 +44,20 @@ def test_ids_are_those_of_the_server(tokenizer: Tokenizer) -> None:
         player.close()
 
 
+def test_too_long_episodes_lose_their_last_tasks(tokenizer: Tokenizer) -> None:
+    encoder = encode.Encoder(tokenizer)
+    player = Player(6, 1, strict=True)
+    try:
+        episode = next(item for item in player.episodes(2) if len(item.starts) > 1)
+    finally:
+        player.close()
+    whole, first = encoder.encode(episode), encoder.encode(episode.without_last())
+    assert episode.messages[episode.starts[-1]]["role"] == "user"
+    assert encoder.fitting(episode, len(whole.token_ids)).token_ids.tolist() == whole.token_ids.tolist()  # type: ignore[union-attr]
+    assert encoder.fitting(episode, len(whole.token_ids) - 1).token_ids.tolist() == first.token_ids.tolist()  # type: ignore[union-attr]
+    assert encoder.fitting(episode, len(encoder.prefix)) is None
+
+
 def test_texts_are_pieces_of_conversations() -> None:
     found = list(islice(encode.texts(2), 50))
     assert found[0] == load("system/compact")

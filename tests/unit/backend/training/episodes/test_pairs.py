@@ -9,11 +9,11 @@ from k3agent.backend.training.episodes import goals
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.documenting import docstring_of
 from k3agent.backend.training.episodes.families.moving import needed_imports
-from k3agent.backend.training.episodes.families.repair import note_full_name
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import GOALS, Setting
 from k3agent.backend.training.episodes.session import Outcome, Plan, Session, played
+from k3agent.backend.training.episodes.testnames import note_full_name
 from k3agent.backend.training.episodes.testruns import Failure, Run
 from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
