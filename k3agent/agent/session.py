@@ -93,15 +93,7 @@ class Session(SessionView):
             effort=building.choose_effort(options.effort, self.info),
             response_schema=options.response_schema,
         )
-        self._stepper = Stepper(
-            client=options.client,
-            store=store,
-            session_id=self.id,
-            transcript=self._transcript,
-            emitter=self._emitter,
-            receipt=self.receipt,
-            masker=self._masker,
-        )
+        self._stepper = self._build_stepper()
         self._limits = building.limit_policy(options, self.id, self.receipt, self._elapsed_s)
         self._stepper.may_step = self._limits.may_step
         self._options = foreign.with_servers(options, self.specs, self._emitter)
@@ -195,6 +187,17 @@ class Session(SessionView):
         except BaseException:
             store.close()
             raise
+
+    def _build_stepper(self) -> Stepper:
+        return Stepper(
+            client=self._options.client,
+            store=self._store,
+            session_id=self.id,
+            transcript=self._transcript,
+            emitter=self._emitter,
+            receipt=self.receipt,
+            masker=self._masker,
+        )
 
     def _build_tool_context(self) -> ToolContext:
         from k3agent.tools.base import ToolContext  # lazy: pydantic; loaded by `prepare`
