@@ -40,7 +40,7 @@ from k3agent.agent.turns import TurnRunner, TurnTime
 from k3agent.agent.undo import Undo
 from k3agent.errors import K3AgentError, ProviderError
 from k3agent.events import AnyEvent, Noticed, TurnEnded, TurnOutcome, TurnStarted
-from k3agent.providers.base import ModelInfo
+from k3agent.providers.base import ModelClient, ModelInfo
 from k3agent.safety.environment import child_environ
 from k3agent.store import blobs
 from k3agent.store.database import SessionLock
@@ -93,7 +93,7 @@ class Session(SessionView):
             effort=building.choose_effort(options.effort, self.info),
             response_schema=options.response_schema,
         )
-        self._stepper = self._build_stepper()
+        self._stepper = self._build_stepper(options.client)
         self._limits = building.limit_policy(options, self.id, self.receipt, self._elapsed_s)
         self._stepper.may_step = self._limits.may_step
         self._options = foreign.with_servers(options, self.specs, self._emitter)
@@ -188,9 +188,9 @@ class Session(SessionView):
             store.close()
             raise
 
-    def _build_stepper(self) -> Stepper:
+    def _build_stepper(self, client: ModelClient) -> Stepper:
         return Stepper(
-            client=self._options.client,
+            client=client,
             store=self._store,
             session_id=self.id,
             transcript=self._transcript,
