@@ -65,6 +65,8 @@ class Opening:
         """In their order, not stored yet. Raises BlockedError when a hook does not let the prompt pass, or
         the user did not want to wait.
         """
+        # What a hook of the last turn wanted is over with it.
+        self._parts.hooks.stop_reason = ""
         self.begin()
         said = [self._parts.facts()]
         if self._start is not None or self._parts.hooks.has(PROMPT):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,9 @@ def _named(cwd: Path, name: str) -> Iterable[Path]:
 def _text(path: Path) -> str | None:
     """What a file holds; "" where there is none, None where it is too large, or no text."""
     try:
-        if path.stat().st_size > MAX_BYTES:
+        info = path.stat()
+        # A pipe would be waited for.
+        if info.st_size > MAX_BYTES or not stat.S_ISREG(info.st_mode):
             return None
         return path.read_bytes().decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):

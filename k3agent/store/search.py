@@ -74,13 +74,14 @@ def forget_session(home: Path, session_id: str) -> None:
         return
     try:
         with closing(open_index(home)) as index:
+            if index.execute("SELECT 1 FROM indexed WHERE session_id = ?", (session_id,)).fetchone() is None:
+                return
             index.execute("BEGIN IMMEDIATE")
             index.execute("DELETE FROM texts WHERE session_id = ?", (session_id,))
             index.execute("DELETE FROM indexed WHERE session_id = ?", (session_id,))
             index.execute("COMMIT")
-            # Deleted words would stay in the pages of the index.
+            # Deleted words would stay in the lists of the index until they are merged.
             index.execute("INSERT INTO texts (texts) VALUES ('optimize')")
-            index.execute("VACUUM")
     except sqlite3.Error as error:
         raise StoreError(f"cannot clear {home / FILE_NAME}: {error}; delete that file") from error
 
