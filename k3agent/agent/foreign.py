@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SHARE = 0.1
 # With which the names of foreign tools, and of the one that reaches all others, begin.
 PREFIX = "mcp"
+# With which prompts/mcp/late.md begins.
+LATE_HEAD = "Tools of the MCP server "
 SIGNING_HEADERS = ("authorization", "proxy-authorization", "cookie")
 CHARS_PER_TOKEN = 3
 
@@ -83,8 +85,8 @@ def secret_environ(options: SessionOptions) -> Mapping[str, str]:
 
 
 def with_servers(options: SessionOptions, specs: Sequence[ToolSpec], emitter: Emitter) -> SessionOptions:
-    """The options with the servers of a session whose list of tools knows of servers, starting. A subagent
-    has those of the session that it works for.
+    """The options with the servers of a session whose list of tools knows of servers. A subagent has those
+    of the session that it works for.
     """
     if options.subtask is not None:
         return options
@@ -102,8 +104,13 @@ def with_servers(options: SessionOptions, specs: Sequence[ToolSpec], emitter: Em
         tokens=lambda name: token_store(home, name),
         notify=lambda level, text: emitter.emit(Noticed, level=level, text=text),
     )
-    fleet.start()
     return dataclasses.replace(options, fleet=fleet)
+
+
+def begin(options: SessionOptions) -> None:
+    """Start the servers, in the background: somebody is there to be told of those that fail."""
+    if options.fleet is not None:
+        options.fleet.start()
 
 
 def tools_of(fleet: Fleet | None, specs: Sequence[ToolSpec]) -> dict[str, Any]:
@@ -124,8 +131,14 @@ def late_tools(fleet: Fleet | None, context: Context, messages: Sequence[Message
     """
     if fleet is None:
         return []
+    fleet.start()
     said = {message.text for message in context.view(messages) if message.origin is Origin.HARNESS}
     return fleet.late(context.tools, said)
+
+
+def brief_of(text: str) -> str:
+    """For people: the first words of what the model is told of late tools; '' for another text."""
+    return text.partition(" (")[0] + " are there now" if text.startswith(LATE_HEAD) else ""
 
 
 async def close(options: SessionOptions) -> None:

@@ -316,6 +316,8 @@ class Session(SessionView):
         self._emitter.subscribe(reader)
         while is_shown and self._warnings:
             self._emitter.emit(Noticed, level="warning", text=self._warnings.pop(0))
+        if is_shown:
+            foreign.begin(self._options)
         self._opening.begin()
 
     async def submit(self, text: str, images: Sequence[ImagePart] = ()) -> TurnEnded:

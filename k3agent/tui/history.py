@@ -90,7 +90,8 @@ def draft_block(draft: str | None) -> DraftBlock | None:
 
 def harness_blocks(message: Message) -> list[Block]:
     from k3agent.agent.context import FACTS_HEAD  # lazy: with the agent, which is loaded by now
+    from k3agent.agent.foreign import brief_of
 
     if message.text.startswith(FACTS_HEAD):
         return []
-    return [NoticeBlock(message.text)]
+    return [NoticeBlock(brief_of(message.text) or message.text)]

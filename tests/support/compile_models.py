@@ -8,7 +8,6 @@ import tempfile
 from typing import Any
 
 import torch
-from support.gpu_compiler import Compiled, compiling, has_assembler
 
 from k3agent.backend.bench import standins
 from k3agent.backend.bench.standins import Standin
@@ -17,6 +16,7 @@ from k3agent.backend.engine.runner import Runner
 from k3agent.backend.engine.work import Work
 from k3agent.backend.kernels import registry
 from k3agent.backend.released import K3, KIMI_LINEAR
+from support.gpu_compiler import Compiled, compiling, has_assembler
 
 MOST_SHARED = 232_448
 SMALL = {"num_hidden_layers": 2, "vocab_size": 1024, "intermediate_size": 512}

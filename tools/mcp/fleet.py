@@ -70,6 +70,7 @@ class Fleet:
         self._tokens = tokens
         self.notify = notify
         self._told: set[tuple[str, str]] = set()
+        self._is_started = False
         self.servers = {
             spec.name: Server(
                 spec, environ=environ, cwd=cwd, open_http=self._open_http, on_change=self._changed
@@ -79,6 +80,10 @@ class Fleet:
         }
 
     def start(self) -> None:
+        """All servers, in the background, once."""
+        if self._is_started:
+            return
+        self._is_started = True
         for server in self.servers.values():
             server.start()
 

@@ -87,7 +87,7 @@ class Server:
     async def ready(self) -> None:
         """Wait until the server can be used; a failed one is tried again. Raises ToolError."""
         is_stale = asyncio.get_running_loop().time() - self._failed_at > RETRY_S
-        may_try = self.state is State.LOGIN or (self.state is State.FAILED and is_stale)
+        may_try = self.state in (State.LOGIN, State.OFF) or (self.state is State.FAILED and is_stale)
         if may_try and not self.spec.problem:
             self.start()
         if self._connecting is not None and self.state is State.STARTING:

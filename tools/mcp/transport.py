@@ -78,7 +78,7 @@ class ProgramTransport:
             )
         except OSError as error:
             raise ToolError(
-                f"{spec.command} cannot be started: {error.strerror}; is it installed and on PATH?"
+                f"{spec.command} cannot be started: {error.strerror}; install it, or give its whole path"
             ) from error
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
 

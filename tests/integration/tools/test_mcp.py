@@ -150,6 +150,9 @@ def test_dead_and_silent_servers_do_not_hold_up_the_start(bench: Bench) -> None:
     with served(bench, steps) as server:
         ran = bench.stream("hi")
         assert ran.result["subtype"] == "success"
+        # The user is told, once.
+        told = [line["text"] for line in ran.lines if line.get("subtype") == "notice"]
+        assert sum("MCP server gone cannot be used" in text for text in told) == 1, told
         session = ran.result["session_id"]
         ran = bench.stream("try them", "--resume", session)
     gone, dies, silent = results(server)

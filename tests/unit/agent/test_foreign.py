@@ -9,8 +9,9 @@ from pathlib import Path
 
 from support.agents import ReplayClient, options, step
 
-from k3agent.agent.foreign import secret_environ
+from k3agent.agent.foreign import brief_of, secret_environ
 from k3agent.agent.masking import Masker
+from k3agent.prompts.loader import load
 from k3agent.types import ServerSpec
 
 
@@ -30,6 +31,12 @@ def test_only_secret_values_of_a_configuration_are_masked(tmp_path: Path) -> Non
     text = "kq72mfpw91xz zz81kdmw02pq yy55qpwm73nd"
     assert not any(secret in masker.mask(text) for secret in text.split())
     assert masker.mask("eu-west-one en-GB-variant") == "eu-west-one en-GB-variant"
+
+
+def test_people_are_told_of_late_tools_in_a_few_words() -> None:
+    text = load("mcp/late").replace("{server}", "git") + "\n\npush\nPushes."
+    assert brief_of(text) == "Tools of the MCP server git are there now"
+    assert brief_of("Something else (in brackets)") == ""
 
 
 def test_without_servers_nothing_of_them_is_imported() -> None:
