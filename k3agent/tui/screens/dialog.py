@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
+from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -21,6 +22,7 @@ from k3agent.tui.safe import safe, safe_line
 if TYPE_CHECKING:
     from k3agent.tui.app import K3App
 
+SAID_S = 6.0
 Result = Callable[[Any], None] | None
 
 
@@ -84,6 +86,7 @@ class ListScreen(ModalScreen[Result]):
     heading = ""
     hint = "Enter takes it · Esc closes"
     empty = "nothing here"
+    _saying: Timer | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as self.body:
@@ -101,8 +104,11 @@ class ListScreen(ModalScreen[Result]):
             yield self.foot
 
     def say(self, text: str) -> None:
-        """Below the list, in the place of the keys."""
+        """Below the list, for a while in the place of the keys."""
         self.foot.update(safe_line(text))
+        if self._saying is not None:
+            self._saying.stop()
+        self._saying = self.set_timer(SAID_S, lambda: self.foot.update(self.hint))
 
     def on_mount(self) -> None:
         self.body.border_title = self.heading

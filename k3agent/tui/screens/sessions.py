@@ -199,9 +199,9 @@ class SessionsScreen(ListScreen):
         try:
             path = await asyncio.to_thread(export_to, self.app.options, self._rows[entry].id, name)
         except (K3AgentError, OSError) as error:
-            self.app.notify(safe_line(str(error)), severity="error", markup=False)
+            self.say(str(error))
             return
-        self.app.notify(f"written to {safe_line(str(path))}", markup=False)
+        self.say(f"written to {path}")
 
     @work
     async def action_delete(self) -> None:
@@ -220,7 +220,7 @@ class SessionsScreen(ListScreen):
         try:
             change()  # type: ignore[operator]  # a call without arguments
         except K3AgentError as error:
-            self.app.notify(safe_line(str(error)), severity="error", markup=False)
+            self.say(str(error))
         self._reload()
         self.refill(entry)
 

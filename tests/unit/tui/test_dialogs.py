@@ -383,3 +383,21 @@ async def test_models_say_how_to_reach_them(tmp_path: Path) -> None:
         await screen.submit("/models")
         await screen.until("set MOONSHOT_API_KEY")
         await screen.press("escape")
+
+
+async def test_a_session_is_exported_from_the_list(tmp_path: Path) -> None:
+    await talked(tmp_path, "to be kept")
+    async with running(tmp_path) as screen:
+        await screen.submit("/sessions")
+        await screen.until("to be kept")
+        await screen.press("ctrl+e")
+        await screen.until("Export as a file")
+        screen.app.screen.query_one(Input).value = "kept.md"
+        await screen.press("enter")
+        await screen.until("written to")
+        assert "Answer to to be kept." in (screen.workspace / "kept.md").read_text()
+        await screen.press("ctrl+e")
+        await screen.until("Export as a file")
+        screen.app.screen.query_one(Input).value = "kept.md"
+        await screen.press("enter")
+        await screen.until("exists already")
