@@ -135,7 +135,7 @@ class StaticStep:
         self._numbers = torch.zeros(sum(self._sizes), dtype=torch.int32, device=device)
         self._host_numbers = torch.zeros(sum(self._sizes), dtype=torch.int32, pin_memory=is_cuda)
         self._pages = torch.full((count, num_pages), scratch.page, dtype=torch.int32, device=device)
-        self._host_pages = torch.full_like(self._pages, scratch.page, device="cpu", pin_memory=is_cuda)
+        self._host_pages = torch.full((count, num_pages), scratch.page, dtype=torch.int32, pin_memory=is_cuda)
         self._held: list[list[int]] = [[] for _ in range(count)]
         """Of each row of the page table what it says."""
         self._copied = torch.cuda.Event() if is_cuda else None

@@ -90,10 +90,8 @@ def moe_experts(
         raise BackendError(f"packed experts work on bf16, not {z.dtype}. Use --kernels reference.")
     num_tokens, top = chosen.shape
     chosen = chosen.to(torch.int32)
-    limits = limits_of(stacks, num_tokens, top)
-    gpu = gpu_name(z.device)
-    block_rows = int(pinned.pick(PLAN, gpu, **limits)["BLOCK_M"])
-    limits["rows"] = block_rows
+    limits, gpu = limits_of(stacks, num_tokens, top), gpu_name(z.device)
+    block_rows = limits["rows"]
     plan = plan_blocks(chosen, stacks.first, stacks.count, block_rows, num_rows)
     if stacks.is_packed:
         # one plane after another
@@ -115,13 +113,16 @@ def moe_experts(
 def limits_of(stacks: ExpertStacks, num_tokens: int, top: int) -> dict[str, int]:
     """The shape as the tables know it."""
     num_choices = num_tokens * top
-    return {
+    limits = {
         "each": -(-num_choices // (stacks.of or stacks.count)),
         "choices": num_choices,
         "packed": int(stacks.is_packed),
         "width": stacks.width,
         "inner": stacks.inner,
     }
+    gpu = gpu_name(stacks.w13.device)
+    # the tiles of the products depend on how many choices lie side by side
+    return limits | {"rows": int(pinned.pick(PLAN, gpu, **limits)["BLOCK_M"])}
 
 
 def _gate_up(
