@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -387,7 +389,9 @@ async def test_models_say_how_to_reach_them(tmp_path: Path) -> None:
 
 async def test_a_session_is_exported_from_the_list(tmp_path: Path) -> None:
     await talked(tmp_path, "to be kept")
-    async with running(tmp_path) as screen:
+    # The command line that writes the file is a process of its own.
+    environ = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "K3AGENT_HOME": str(tmp_path / "home")}
+    async with running(tmp_path, environ=environ) as screen:
         await screen.submit("/sessions")
         await screen.until("to be kept")
         await screen.press("ctrl+e")
