@@ -28,6 +28,7 @@ DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 """Sequences of one token each."""
 PREFILL_SIZES = (16, 32, 64, 128, 256, 512)
 """Tokens of one sequence; one more sequence takes the padding."""
+EXPANDING_TOKENS, EXPANDING_CONTEXT = 160, 8192
 Progress = Callable[[int, int, str], None]
 """Called with the number of steps that are prepared, of how many, and what the next one is."""
 
@@ -103,7 +104,9 @@ class StaticSteps:
             return None
         if all(len(work.token_ids) == 1 for work in works):
             return _least(self._decodes, len(works))
-        return _least(self._prefills, len(works[0].token_ids)) if len(works) == 1 else None
+        if len(works) > 1 or _is_expanding(works[0]):
+            return None
+        return _least(self._prefills, len(works[0].token_ids))
 
     def _step(self, shape: Shape) -> "StaticStep":
         step = self._steps.get(shape)
@@ -113,6 +116,12 @@ class StaticSteps:
                 self._pool = step.capture(self._pool)
             self._steps[shape] = step
         return step
+
+
+def _is_expanding(work: Work) -> bool:
+    """Does the work outweigh its launches, and attention go faster with keys and values made anew, for which
+    the host has to know the length of the prefix?"""
+    return len(work.token_ids) > EXPANDING_TOKENS and work.context_len > EXPANDING_CONTEXT
 
 
 def _least(shapes: list[Shape], num_rows: int) -> Shape | None:

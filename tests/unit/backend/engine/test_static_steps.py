@@ -108,6 +108,10 @@ def test_other_passes_run_as_they_are(runners: tuple[Runner, Runner]) -> None:
     assert static.run([replace(one, token_ids=[1] * 600)]) is None
     assert static.run([replace(other, token_ids=[1, 2], num_logits=2)]) is None
     check_equal(runners, [one, other])
+    shape_of = static._shape_of
+    assert shape_of([replace(one, token_ids=[1] * 160, context_len=10_000)]) is not None
+    assert shape_of([replace(one, token_ids=[1] * 161, context_len=8192)]) is not None
+    assert shape_of([replace(one, token_ids=[1] * 161, context_len=8193)]) is None
 
 
 def test_an_engine_answers_the_same(tiny_dir: Path) -> None:

@@ -42,6 +42,10 @@ def test_prefill_agrees(bound: float | None, lengths: list[int]) -> None:
     check_agreement(kda_prefill, make_problem(lengths, bound=bound, fresh=[0], padding=3), 2e-5)
 
 
+def test_prefill_agrees_with_heads_that_fill_no_block() -> None:
+    check_agreement(kda_prefill, make_problem([30, 66], dim=24, fresh=[1]), 2e-5)
+
+
 def test_prefill_agrees_in_bf16() -> None:
     check_agreement(kda_prefill, make_problem([70], dtype=torch.bfloat16), 2e-2)
 
