@@ -79,7 +79,8 @@ def translated(answer: str, language: str) -> str:
         out.append(re.sub(r"\{(\w)\}", lambda place, known=names: known[place[1]], others[language]))
         gap = rest[match.end() : match.end() + 1]
         rest = rest[match.end() :].lstrip()
-        out.append("\n" if gap == "\n" else "" if language == "chinese" or not rest else " ")
+        is_joined = not rest or (language == "chinese" and not out[-1][-1:].isascii())
+        out.append("\n" if gap == "\n" else "" if is_joined else " ")
     return "".join(out).strip()
 
 

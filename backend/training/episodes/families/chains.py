@@ -36,6 +36,7 @@ EDITS = (
     "delete_line",
     "add_import",
 )
+VERSION_LINE = r"version[_\W]+\d+\.\d+\.\d+|^\d+\.\d+\.\d+$"
 LOOKS = ("value_of", "where_defined", "find_file", "count_lines")
 
 
@@ -193,6 +194,8 @@ def bump_all(ctx: Setting) -> Plan | None:
     if rng.random() < 0.5:
         files[f"docs/{words.noun()}.md"] = f"# {words.title()}\n\nThe version is {old}.\n"
     everything = "\n".join(ctx.facts.files.values())
+    if re.search(VERSION_LINE, everything, re.IGNORECASE | re.MULTILINE):
+        return None
     if old == new or old in everything or any(path in ctx.facts.files for path in files):
         return None
     if any(other.rsplit("/", 1)[-1] in files for other in ctx.facts.files):
@@ -200,8 +203,7 @@ def bump_all(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         think = f"Set the version to {new} everywhere. Where does it stand?"
-        pattern = r"version\W+\d+\.\d+\.\d+|^\d+\.\d+\.\d+$"
-        rows = hits(session.call("grep", think, pattern=pattern, ignore_case=True))
+        rows = hits(session.call("grep", think, pattern=VERSION_LINE, ignore_case=True))
         versions = [match[0] for hit in rows if (match := re.search(r"\d+\.\d+\.\d+", hit.text))]
         have = max(set(versions), key=versions.count, default="")
         if not have:

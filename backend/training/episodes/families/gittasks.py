@@ -18,8 +18,10 @@ from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play
 NO_REPOSITORY = 0.05
 CLEAN = 0.06
 MAX_SHOWN = 16
-LOST = "permission denied: it throws away uncommitted work, and nobody can be asked here."
-UNASKED = f"{LOST} Do without it, or say what is needed."
+UNASKED = (
+    "permission denied: `{}`: it throws away uncommitted work, and nobody can be asked here."
+    " Do without it, or say what is needed."
+)
 
 
 @dataclass(slots=True)
@@ -404,16 +406,17 @@ def git_restore(ctx: Setting) -> Plan | None:
     if scene is None:
         return None
     path = ctx.rng.choice(sorted(scene.changed))
-    shown, refused = ctx.path(path), ctx.rng.random() < 0.25
+    shown, refused = ctx.path(path), ctx.rng.random() < 0.4
 
     def play(session: Session) -> tuple[str, str]:
-        session.box.machine.denied = {"git restore": UNASKED} if refused else {}
         found = status(session, f"Put {shown} back as it was committed. Is it changed?")
         real = _one_of(found, shown)
         if found[real] == "??":
             raise Report(f"{real} is new.", f"`{real}` is not in git, so it cannot be put back.")
         think = f"{real} is modified. Restore it: its changes are dropped, as asked."
-        result = session.call("shell", think, command=f"git restore -- {real}")
+        command = f"git restore -- {real}"
+        session.box.machine.denied = {command: UNASKED.format(command)} if refused else {}
+        result = session.call("shell", think, command=command)
         if result.is_error:
             raise Report(
                 "That is not allowed here. Say so.",
