@@ -1,6 +1,7 @@
 """Checks of the kernels for routed experts, run in Triton's interpreter and on a GPU."""
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from k3agent.backend.model.mxfp4 import quantize
 SITU, SWIGLU = Activation(4.0, 25.0), Activation()
 
 
+@lru_cache(maxsize=4)
 def make_stacks(
     count: int, width: int, inner: int, is_packed: bool, device: str, seed: int = 0
 ) -> ExpertStacks:
@@ -129,9 +131,16 @@ def check_route(num_tokens: int, num_experts: int, top: int, activation: str, de
     bias = 0.2 * torch.randn(num_experts, generator=generator).to(device)
     options = {"activation": activation, "renormalize": activation == "sigmoid", "scaling": 2.5}
     chosen, weights = route(logits, bias, top, **options)
-    expected, expected_weights = plain(logits, bias, top, **options)
-    assert torch.equal(chosen.long(), expected)
-    torch.testing.assert_close(weights, expected_weights)
+    expected, _ = plain(logits, bias, top, **options)
+    assert all(len(set(row)) == top for row in chosen.tolist())
+    # experts may swap places where rounding decides: what they score must be the same
+    scores = torch.sigmoid(logits) if activation == "sigmoid" else torch.softmax(logits, dim=-1)
+    biased, chosen = scores + bias, chosen.long()
+    torch.testing.assert_close(biased.gather(-1, chosen), biased.gather(-1, expected))
+    own = scores.gather(-1, chosen)
+    if options["renormalize"]:
+        own = own / own.sum(-1, keepdim=True)
+    torch.testing.assert_close(weights, own * options["scaling"])
 
 
 def check_rows(num_rows: int, width: int, device: str) -> None:
