@@ -61,6 +61,8 @@ class GeneratedTask:
             target.write_bytes(text.encode("utf-8", "surrogateescape"))
         if self.plan.setup is not None:
             self.plan.setup(str(folder))
+            # what was set up there was there before the agent came
+            self.files = read_tree(folder)
 
     def check(self, folder: Path, answers: list[str]) -> str | None:
         """Judge files and the last answer."""

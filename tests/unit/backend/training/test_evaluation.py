@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 from k3agent.backend.training import evaluation
+from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.session import Plan
 from k3agent.backend.training.task import FAMILIES, Task
 
 STAND_IN = """
@@ -72,6 +74,18 @@ def test_reports(tmp_path: Path) -> None:
     assert "| **all** | 3/4 |" in shown
     assert json.loads((tmp_path / "out.json").read_text())[0]["solved"] is False
     assert "`t0`" in (tmp_path / "out.md").read_text()
+
+
+def test_what_is_set_up_in_the_folder_counts_as_there_before(tmp_path: Path) -> None:
+    def setup(root: str) -> None:
+        (Path(root) / "a.txt").write_text("changed\n")
+
+    plan = Plan("g", "run", {}, lambda session: ("", ""), checks.answers("a.txt"), setup=setup)
+    task = evaluation.GeneratedTask("t", "run", ["what is changed?"], {"a.txt": "old\n"}, plan)
+    task.build(tmp_path)
+    assert task.check(tmp_path, ["`a.txt` is changed."]) is None
+    (tmp_path / "a.txt").write_text("by the agent\n")
+    assert task.check(tmp_path, ["`a.txt` is changed."]) is not None
 
 
 def test_editions_are_told_apart() -> None:
