@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.config import PAGE_SIZE
+from k3agent.backend.engine.client import EngineClient
 from k3agent.backend.engine.engine import Engine
-from k3agent.backend.engine.messages import Add, EngineSettings, Finished, Generated, SamplingParams
+from k3agent.backend.engine.messages import (
+    Add,
+    EngineSettings,
+    Finished,
+    Generated,
+    SamplingParams,
+    WarmingUp,
+)
 from k3agent.backend.engine.process import load
 from k3agent.backend.engine.runner import Runner
 from k3agent.backend.engine.work import Work
@@ -145,3 +153,14 @@ def test_preparation_tells_its_steps(runners: tuple[Runner, Runner]) -> None:
     assert [done for done, _, _ in told] == list(range(len(told)))
     assert told[0][2] == "prefill of 512" and told[-2][2] == "decode of 1"
     assert told[-1] == (len(told) - 1, len(told) - 1, "")
+
+
+def test_the_server_hears_how_far_a_start_is(tiny_dir: Path) -> None:
+    told: list[WarmingUp] = []
+    client = EngineClient(settings_of(tiny_dir))
+    client.on_progress = told.append
+    load(settings_of(tiny_dir, graphs="padded"), progress=lambda *step: client._dispatch(WarmingUp(*step)))
+    assert told[0] == WarmingUp(0, told[0].num_steps, "prefill of 512")
+    assert told[-1].num_done == told[-1].num_steps
+    client.on_progress = None
+    client._dispatch(told[0])
