@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: bench-tui demo test setup check e2e gpu soak ci wheel lock audit clean
+.PHONY: docs bench-tui demo test setup check e2e gpu soak ci wheel lock audit clean
 
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
@@ -53,6 +53,10 @@ soak: $(STAMP)
 # What the terminal UI costs: start, key to echo, idle, streaming, memory.
 bench-tui: $(STAMP)
 	$(BIN)/python -m k3agent.tui.bench $(ARGS)
+
+# The documentation site, into build/site; a broken link fails.
+docs: $(STAMP)
+	$(BIN)/python scripts/docs_site.py
 
 wheel: $(STAMP)
 	$(BIN)/python scripts/check_wheel.py

@@ -198,7 +198,7 @@ class Settings:
         return self.origins.get(key, DEFAULT)
 
 
-_SECTIONS = ("limits", "checks", "compaction", "tasks", "retry", "network", "server", "ui")
+_SECTIONS = ("limits", "checks", "compaction", "tasks", "retry", "network", "server", "telemetry", "ui")
 
 
 def _key_of(name: str) -> str:
