@@ -9,6 +9,7 @@ from rich.text import Text
 
 from k3agent.tui.commands import COMMANDS
 from k3agent.tui.keymap import GROUPS, MODE_HELP, keys_of
+from k3agent.tui.safe import safe_line
 from k3agent.tui.screens.dialog import TextScreen
 
 IN_PROMPT = (
@@ -39,6 +40,10 @@ class HelpScreen(TextScreen):
             for name, command in COMMANDS.items()
         )
         self._add(table, "Commands", commands)
+        own = None if self.app.driver is None else self.app.driver.own
+        if own is not None and own.commands:
+            rows = [(f"/{name}", safe_line(command.description)) for name, command in own.commands.items()]
+            self._add(table, "Commands from files", rows)
         self._add(table, "Permission modes (Shift+Tab)", MODE_HELP.items())
         self._add(table, "In the prompt", IN_PROMPT)
         self._add(table, "With the mouse", WITH_MOUSE)

@@ -29,6 +29,14 @@ async def test_a_command_from_a_file_is_offered_and_sent(tmp_path: Path) -> None
         await screen.until("unknown command /revieww")
 
 
+async def test_the_help_lists_commands_from_files(tmp_path: Path) -> None:
+    own(tmp_path, "commands/review.md", "---\ndescription: Look at a branch\n---\nReview $1.")
+    async with running(tmp_path, size=(100, 200)) as screen:
+        await screen.submit("/help")
+        await screen.until("Commands from files")
+        await screen.until("Look at a branch")
+
+
 async def test_a_prompt_that_a_hook_stops_is_told_and_the_next_goes_through(tmp_path: Path) -> None:
     command = "if grep -q forbidden; then echo not in this folder >&2; exit 2; fi"
     hooks = {"hooks": {"UserPromptSubmit": [{"hooks": [{"type": "command", "command": command}]}]}}
