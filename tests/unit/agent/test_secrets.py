@@ -206,7 +206,10 @@ async def test_what_a_killed_session_left_is_masked_at_the_next_start(tmp_path: 
         path.write_text(f"before {KEYS[0]} after\n")
     lock = SessionLock(tmp_path / "home", "held")
     run = await start(tmp_path, [DONE])
-    await asyncio.get_running_loop().shutdown_default_executor()
+    for _ in range(3000):
+        if left.stat().st_mode & 0o777 == 0o400:
+            break
+        await asyncio.sleep(0.01)
     assert left.read_text() == "before [masked: a key] after\n" and left.stat().st_mode & 0o777 == 0o400
     await run.session.submit("go")
     await run.session.aclose()
