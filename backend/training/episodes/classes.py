@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from k3agent.backend.training.episodes.concepts import Func
-from k3agent.backend.training.episodes.mutate import Bug, candidates
+from k3agent.backend.training.episodes.mutate import ENDLESS, Bug, candidates, limited
 from k3agent.backend.training.episodes.pycode import Style
 from k3agent.backend.training.episodes.words import Words
 
@@ -39,8 +39,8 @@ class ClassSample:
             scope: dict[str, Any] = {}
             try:
                 exec(source, scope)
-                exec("\n".join(statements), scope)
-                found.append(repr(eval(expression, scope)))
+                limited(partial(exec, "\n".join(statements), scope))
+                found.append(limited(partial(_shown, expression, scope)))
             except Exception as error:
                 found.append(type(error).__name__)
         return found
@@ -48,6 +48,10 @@ class ClassSample:
     def works(self, source: str) -> bool:
         """Whether all tests hold."""
         return self.results(source) == [repr(value) for *_, value in self.tests]
+
+
+def _shown(expression: str, scope: dict[str, Any]) -> str:
+    return repr(eval(expression, scope))
 
 
 @cache
@@ -110,7 +114,8 @@ def find_class_bug(sample: ClassSample, rng: random.Random) -> Bug | None:
             compile(source, "file", "exec")
         except SyntaxError:
             continue
-        if not sample.works(source):
+        found = sample.results(source)
+        if ENDLESS not in found and found != [repr(value) for *_, value in sample.tests]:
             return bug
     return None
 

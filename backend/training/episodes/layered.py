@@ -5,11 +5,12 @@ and tests that call only the outermost: the place where a test fails is not the 
 import random
 import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from k3agent.backend.training.episodes.bugs import Broken, fresh_function
 from k3agent.backend.training.episodes.concepts import Func
-from k3agent.backend.training.episodes.mutate import Bug, candidates
+from k3agent.backend.training.episodes.mutate import ENDLESS, Bug, candidates, limited
 from k3agent.backend.training.episodes.project import layout
 from k3agent.backend.training.episodes.pycode import Style
 from k3agent.backend.training.episodes.registry import Setting
@@ -69,11 +70,15 @@ class Layered:
         for args in [*(args for args, _ in target.cases), *(args for args, _ in target.raising)]:
             own = dict(scope)
             try:
-                exec(self.flat(target.filled(target.setup, args)), own)
-                found.append(repr(eval(self.flat(target.filled(target.call, args)), own)))
+                found.append(limited(partial(self._result, args, own)))
             except Exception as error:
                 found.append(type(error).__name__)
         return found
+
+    def _result(self, args: tuple[Any, ...], scope: dict[str, Any]) -> str:
+        """What one case gives."""
+        exec(self.flat(self.target.filled(self.target.setup, args)), scope)
+        return repr(eval(self.flat(self.target.filled(self.target.call, args)), scope))
 
     @property
     def wanted(self) -> list[str]:
@@ -361,7 +366,8 @@ def draw_layered(ctx: Setting) -> Broken | None:
             compile(bad, "file", "exec")
         except SyntaxError:
             continue
-        if layered.results({layer.path: bad}) == layered.wanted:
+        found = layered.results({layer.path: bad})
+        if ENDLESS in found or found == layered.wanted:
             continue
         return _broken(ctx, layered, layer, func, bug, (index, wrong, right, bad), tests)
     return None

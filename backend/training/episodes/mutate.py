@@ -4,6 +4,8 @@ import contextlib
 import io
 import random
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -195,6 +197,9 @@ RULES: tuple[Rule, ...] = (
     (r"\.zfill\(6\)", ".ljust(6)"),
     (r"\.count\(", ".index("),
 )
+MAX_STEPS = 20_000
+"""Lines that a changed function may run: one that fills a list without end would take all memory."""
+ENDLESS = "TooManySteps"
 LOOP_SAFE = re.compile(r"^\s*(return\b|result =|total =)")
 
 
@@ -254,11 +259,34 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
     return [bug for bug in found if bug.wrong != bug.right and bug.wrong.strip()]
 
 
+class TooManySteps(Exception):
+    """Code with a bug in it does not come to an end."""
+
+
+def limited(call: Callable[[], Any]) -> Any:
+    """What a call gives, if it comes to an end within so many lines. Raises TooManySteps."""
+    steps = 0
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps > MAX_STEPS:
+            raise TooManySteps
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return call()
+    finally:
+        sys.settrace(before)
+
+
 def outcome(function: Any, args: tuple[Any, ...]) -> str:
     """What calling gives, as text that can be compared."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return repr(function(*[copy_value(arg) for arg in args]))
+            return limited(lambda: repr(function(*[copy_value(arg) for arg in args])))
     except RecursionError:
         return "RecursionError"
     except Exception as error:
@@ -286,6 +314,7 @@ def find_bug(func: Func, rng: random.Random, scope: dict[str, Any] | None = None
                 return replace(bug, is_syntax=True)
             continue
         function = names[func.name]
-        if any(outcome(function, args) != repr(expected) for args, expected in func.cases):
+        found = [outcome(function, args) for args, _ in func.cases]
+        if ENDLESS not in found and found != [repr(expected) for _, expected in func.cases]:
             return bug
     return None

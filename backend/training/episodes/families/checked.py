@@ -116,8 +116,9 @@ def asked_again(session: Session, first: Plan, command: str) -> None:
     machine = session.box.machine
     if machine.shell_denied or machine.edits_denied or not machine.has_pytest or machine.python != "python":
         raise TooLong
+    before = session.size
     think, answer = played(first, session)
-    if session.gave_up or session.size > LONGEST_FIRST:
+    if session.gave_up or session.size - before > LONGEST_FIRST:
         raise TooLong
     session.answer(answer, think)
     session.notes.clear()
@@ -220,7 +221,7 @@ def check_failed(ctx: Setting) -> Plan | None:
     drawn = draw_checked(ctx)
     if drawn is None:
         return None
-    is_second = ctx.rng.random() < 0.12
+    is_second = ctx.rng.random() < 0.06
 
     def play(session: Session, own: Checked) -> tuple[str, str]:
         asked_again(session, own.first, own.command)

@@ -5,14 +5,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from k3agent.backend.training.episodes import goals
 from k3agent.backend.training.episodes.bugs import Broken
+from k3agent.backend.training.episodes.concepts import Func
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.repair import fixed, play_fix
 from k3agent.backend.training.episodes.layered import draw_layered
+from k3agent.backend.training.episodes.mutate import ENDLESS, find_bug, outcome
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.policy import View
 from k3agent.backend.training.episodes.registry import GOALS, Setting
@@ -55,6 +58,18 @@ def test_layered_bugs_fail_the_tests_and_the_right_line_passes_them(player: Play
         assert player.box.call("shell", {"command": "python -m pytest -q --tb=short"}).text.endswith(
             "[exit code 0]"
         )
+
+
+def test_code_without_end_is_no_bug_that_is_used() -> None:
+    scope: dict[str, Any] = {}
+    exec("def grow(items):\n    for item in items:\n        items.append(item)\n    return items\n", scope)
+    assert outcome(scope["grow"], ([1],)) == ENDLESS
+    assert outcome(scope["grow"], ([],)) == "[]"
+    body = ["    found = [0]", "    for item in items:", "        found.append(item)", "    return found"]
+    func = Func("copied", ["items"], body, "", cases=[(([1, 2],), [0, 1, 2])])
+    for seed in range(30):
+        bug = find_bug(func, random.Random(seed))
+        assert bug is None or "in found" not in bug.wrong
 
 
 def test_the_oracle_follows_calls_to_the_bug(player: Player) -> None:
