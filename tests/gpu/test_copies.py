@@ -1,5 +1,7 @@
 """Copies on a stream of their own: nothing is read before it is there, or overwritten before it has left."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,7 +17,7 @@ PAGES, SLOTS = 300, 4
 
 
 def storage() -> TorchStorage:
-    def noise(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    def noise(*shape: int, dtype: Any) -> Any:
         return torch.randn(shape, device="cuda").to(dtype)
 
     return TorchStorage(

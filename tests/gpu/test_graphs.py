@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ def with_all_experts(name: str) -> standins.Standin:
     return replace(tiny, raw=raw)
 
 
-def tables(runner: Runner) -> list[torch.Tensor]:
+def tables(runner: Runner) -> list[Any]:
     tensors = runner.storage.tensors
     return [*tensors.latents.values(), *tensors.kda_states.values(), *tensors.conv_tails.values()]
 

@@ -19,12 +19,13 @@ from k3agent.backend.released import K3, KIMI_LINEAR
 from support.gpu_compiler import Compiled, compiling, has_assembler
 
 MOST_SHARED = 232_448
-SMALL = {"num_hidden_layers": 2, "vocab_size": 1024, "intermediate_size": 512}
+SMALL: dict[str, Any] = {"num_hidden_layers": 2, "vocab_size": 1024, "intermediate_size": 512}
 LAYERS = {"kda_layers": [1], "full_attn_layers": [2]}
 
 
 def linear() -> dict[str, Any]:
-    raw = copy.deepcopy(KIMI_LINEAR) | SMALL | {"num_experts": 8}
+    raw: dict[str, Any] = copy.deepcopy(KIMI_LINEAR)
+    raw |= SMALL | {"num_experts": 8}
     raw["linear_attn_config"] |= LAYERS
     return raw
 

@@ -17,6 +17,7 @@ from k3agent.backend.engine.messages import EngineSettings  # noqa: E402
 from k3agent.backend.engine.runner import Runner  # noqa: E402
 from k3agent.backend.engine.work import Work  # noqa: E402
 from k3agent.backend.model.k3 import K3ForCausalLM  # noqa: E402
+from k3agent.backend.model.moe import Experts  # noqa: E402
 from k3agent.backend.model.step import Step  # noqa: E402
 from k3agent.backend.model.weights import load_model  # noqa: E402
 
@@ -32,7 +33,7 @@ def models(folder: Path, **overrides: object) -> list[K3ForCausalLM]:
 @pytest.mark.parametrize("packed", ["experts", "none"])
 def test_both_say_the_same(tmp_path: Path, packed: str) -> None:
     plain, fast = models(tmp_path, pack=packed)
-    grouped = [layer.block_sparse_moe.experts.is_capturable for layer in fast.model.layers if layer.is_moe]
+    grouped = [module.is_capturable for module in fast.modules() if isinstance(module, Experts)]
     assert grouped and all(grouped)
     ids = torch.tensor([3, 1, 4, 1, 5, 9, 2])
     expected, found = Harness(plain).run(ids, [5, 1, 1]), Harness(fast).run(ids, [5, 1, 1])
