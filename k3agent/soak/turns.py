@@ -45,7 +45,7 @@ NUM_BLOCKS = 10
 # Fewer turns are over before anything could have grown.
 MIN_FLAT_TURNS = 1_000
 # Between a third of the turns and their end.
-MAX_GROWTH_MB, MAX_SLOWER = 10.0, 2.0
+MAX_GROWTH_MB, MAX_SLOWER = 10.0, 3.0
 CHARS_PER_TOKEN = 4
 INFO = ModelInfo(
     provider="scripted", model="scripted", base_url="scripted:", context_window=262_144,
