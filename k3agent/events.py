@@ -116,8 +116,8 @@ class CallEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted(Event):
-    """Requests now begin with a summary. `trigger`: threshold, ahead, overflow or manual; `method`: model, or why
-    the summary was made without one. `num_kept` and `num_dropped` count messages.
+    """Requests now begin with a summary. `trigger`: threshold, ahead, overflow or manual; `method`: model, or
+    why the summary was made without one. `num_kept` and `num_dropped` count messages.
     """
 
     trigger: str
