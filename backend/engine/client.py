@@ -71,6 +71,8 @@ class EngineClient:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         """Of the present pipe: a thread sends what is in it, in order. None: the pipe is done with."""
         self._queues: dict[str, asyncio.Queue[RequestReport | EngineUnavailableError]] = {}
+        self._unfinished: set[str] = set()
+        """Requests that the engine still owes a report."""
         self._starting: asyncio.Future[Ready] | None = None
         self._restart: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,8 +96,8 @@ class EngineClient:
 
     @property
     def silent_s(self) -> float:
-        """For how long an engine with requests has reported nothing; 0 where nothing is asked of it."""
-        return time.monotonic() - self._heard_s if self._queues and self.ready is not None else 0.0
+        """For how long an engine with unfinished requests has reported nothing; 0 where it has none."""
+        return time.monotonic() - self._heard_s if self._unfinished and self.ready is not None else 0.0
 
     async def start(self) -> Ready:
         """Start the process; returns when the model is loaded and warm, or raises EngineUnavailableError."""
@@ -149,9 +151,10 @@ class EngineClient:
         await self.wait_ready()
         # from here to the sending nothing waits: who is cancelled has sent nothing, or all of it
         reports: asyncio.Queue[RequestReport | EngineUnavailableError] = asyncio.Queue()
-        if not self._queues:
+        if not self._unfinished:
             self._heard_s = time.monotonic()
         self._queues[request.request_id] = reports
+        self._unfinished.add(request.request_id)
         is_over = False
         try:
             self._send(data)
@@ -164,6 +167,7 @@ class EngineClient:
                 yield report
         finally:
             del self._queues[request.request_id]
+            self._unfinished.discard(request.request_id)
             if not is_over:
                 with contextlib.suppress(EngineUnavailableError):
                     self._send(_packed(Abort(request.request_id)))
@@ -230,6 +234,9 @@ class EngineClient:
             case Counters(values=values):
                 self.counters = values
             case _:
+                if isinstance(report, Finished | Failed):
+                    # Its reader may take its time; the engine owes nothing any more.
+                    self._unfinished.discard(report.request_id)
                 reports = self._queues.get(report.request_id)
                 if reports is not None:
                     reports.put_nowait(report)
@@ -247,6 +254,7 @@ class EngineClient:
             self._starting.set_exception(error)
             # the exception may have no reader when a restart failed; it is in `_death` and in the log
             self._starting.exception()
+        self._unfinished.clear()
         for reports in self._queues.values():
             reports.put_nowait(error)
         if self._is_stopping:

@@ -133,6 +133,17 @@ async def test_an_engine_that_hangs_is_ended_and_started_again(
     assert len(tokens) == 8
 
 
+async def test_a_reader_that_takes_its_time_is_no_hang_of_the_engine(client: EngineClient) -> None:
+    reports = client.generate(add("x"))
+    await anext(reports)
+    for _ in range(2400):
+        await asyncio.sleep(0.05)
+        if not client.silent_s:
+            break
+    assert client.silent_s == 0
+    assert isinstance([report async for report in reports][-1], Finished)
+
+
 async def test_bad_files_are_named(tmp_path: Path) -> None:
     client = EngineClient(EngineSettings(model_dir=str(tmp_path)))
     with pytest.raises(EngineUnavailableError, match=r"tiktoken\.model"):
