@@ -7,7 +7,6 @@ Only where a person is there and the engine is the bundled one: there it costs n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from k3agent.agent.compaction import Compactor
@@ -39,8 +38,10 @@ class Ahead:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            # Not `await task`: a cancellation of the one who waits would look like that of the task.
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.result()
 
     async def _work(self, turn: int) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -98,8 +97,7 @@ class Opening:
     async def aclose(self) -> None:
         if self._start is not None:
             self._start.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._start
+            await asyncio.wait((self._start,))
 
     def _prompt(self, text: str) -> tuple[str, tuple[str, ...]]:
         """(the prompt, the permission rules that come with it)"""

@@ -322,8 +322,7 @@ class Session(SessionView):
 
     async def submit(self, text: str, images: Sequence[ImagePart] = ()) -> TurnEnded:
         """One user turn to its end. Raises BlockedError when a hook of the user's stops the prompt."""
-        self._check_idle()
-        await self._ahead.stop()
+        await self._alone()
         self._close_open_turn()
         transcript = self._transcript
         text = building.without_secrets(text, self._masker, self._emitter)
@@ -342,8 +341,7 @@ class Session(SessionView):
 
         `reopen`: also go on with a last turn that ended without success (interrupted, a limit, the provider).
         """
-        self._check_idle()
-        await self._ahead.stop()
+        await self._alone()
         last = self._store.last_turn(self.id)
         if last is None or last.outcome == TurnOutcome.SUCCESS or (last.outcome is not None and not reopen):
             return None
@@ -446,6 +444,12 @@ class Session(SessionView):
     def _check_idle(self) -> None:
         if self._turns.is_busy or self._opening.is_busy:
             raise K3AgentError(f"session {self.id} is in a turn already; wait for it or interrupt it")
+
+    async def _alone(self) -> None:
+        """Then nothing else works on the session; another prompt may have come while work ahead ended."""
+        self._check_idle()
+        await self._ahead.stop()
+        self._check_idle()
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started

@@ -31,6 +31,7 @@ from support.agents import (
 )
 
 from k3agent.agent import digest
+from k3agent.agent.ahead import Ahead
 from k3agent.agent.options import CompactAt
 from k3agent.agent.policies import CompactionPolicy
 from k3agent.agent.session import Session
@@ -656,3 +657,32 @@ async def test_freeing_too_little_ends_the_run(tmp_path: Path) -> None:
     assert end.outcome is TurnOutcome.THRASH and "frees too little" in end.detail
     assert not run.of(Compacted)
     await run.session.aclose()
+
+
+async def test_of_two_prompts_that_come_while_work_ahead_ends_one_is_taken(tmp_path: Path) -> None:
+    run = await nearly_full(tmp_path)
+    await asyncio.sleep(0)
+    ends = await asyncio.gather(run.session.submit("one"), run.session.submit("two"), return_exceptions=True)
+    (refused,) = [end for end in ends if isinstance(end, BaseException)]
+    assert "is in a turn already" in str(refused)
+    await run.session.aclose()
+
+
+async def test_who_waits_for_the_end_of_work_ahead_can_be_cancelled() -> None:
+    class Stubborn:
+        """Takes a while to end."""
+
+        async def ahead(self, turn: int) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.05)
+
+    ahead = Ahead(Stubborn(), is_on=True)  # type: ignore[arg-type]  # only what it needs of one
+    ahead.begin(1)
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(ahead.stop())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
