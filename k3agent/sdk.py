@@ -256,7 +256,12 @@ class Agent:
 
     def _reply(self, session: Session, event: ApprovalAsked) -> None:
         assert self.approve is not None
-        answer = self.approve(event)
+        try:
+            answer = self.approve(event)
+        except BaseException:
+            # The call would wait for its answer for ever.
+            session.interrupt("the function that answers questions failed")
+            raise
         if event.tool == "ask" and isinstance(answer, str):
             session.reply(event.call_id, answer)
         elif answer is True:

@@ -10,6 +10,8 @@ from k3agent.errors import ToolError
 from k3agent.events import ApprovalAnswered, ApprovalAsked, Decision
 from k3agent.types import JsonObject
 
+NO_WORDS = "(The user does not answer this in words. Decide for yourself and say what you assumed.)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -71,14 +73,17 @@ class Approvals:
         return answer
 
     def answer(self, call_id: str, answer: Answer) -> None:
-        """Late or unknown answers are ignored: the call may have been interrupted meanwhile."""
+        """Late or unknown answers are ignored: the call may have been interrupted meanwhile. To a question
+        this is no answer in words, which the model is told.
+        """
+        self.reply(call_id, answer.reason or NO_WORDS)
         future = self._approvals.get(call_id)
         if future is not None and not future.done():
             future.set_result(answer)
 
     async def question(self, call_id: str, text: str, options: tuple[str, ...], default: str = "") -> str:
         """The user's own words. Where nobody can answer, the question is kept; its default is taken,
-        or ToolError raised, as also where the user declines to answer.
+        or ToolError raised.
         """
         if not self.is_interactive:
             self.unanswered.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +104,23 @@ async def test_questions_are_answered_by_the_caller(bench: Bench) -> None:
     assert [question.tool for question in asked] == ["write", "write"]
     assert (bench.workspace / "b.txt").exists() and not (bench.workspace / "c.txt").exists()
     assert [denial["summary"] for denial in result.denials] and result.is_success
+
+
+async def test_a_question_of_the_model_is_never_left_without_an_answer(bench: Bench) -> None:
+    questions = [Step(calls=(call("ask", question="Which?", options=["a", "b"]),)) for _ in range(2)]
+    replies = iter([False, "the second"])
+    async with agent(bench, *questions, Step(text="Done."), approve=lambda _: next(replies)) as made:
+        ended = [event async for event in made.stream("Ask me twice.") if isinstance(event, CallEnded)]
+    assert "does not answer this in words" in ended[0].result.text and "the second" in ended[1].result.text
+
+
+async def test_a_function_that_fails_ends_the_turn(bench: Bench) -> None:
+    def approve(question: ApprovalAsked) -> bool:
+        raise KeyError(question.tool)
+
+    async with agent(bench, EDIT, permission_mode="default", approve=approve) as made:
+        result = await asyncio.wait_for(made.run("Write."), 60)
+    assert result.outcome is k3agent.TurnOutcome.INTERRUPTED and not (bench.workspace / "b.txt").exists()
 
 
 async def test_without_a_caller_to_ask_such_calls_are_denied(bench: Bench) -> None:
