@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from k3agent import __version__
 from k3agent.types import JsonObject
@@ -68,13 +69,19 @@ def read_findings(value: Any, root: Path) -> tuple[list[Finding], list[str]]:
 
 
 def _misplaced(finding: Finding, root: Path) -> str:
-    file = (root / finding.path).resolve()
-    if not file.is_relative_to(root.resolve()):
-        return "the path leads out of the repository"
-    if not file.is_file():
-        return "there is no such file"
-    with file.open("rb") as lines:
-        count = sum(1 for _ in lines)
+    try:
+        if Path(finding.path).is_absolute():
+            return "the path is not relative to the root of the repository"
+        file = (root / finding.path).resolve()
+        if not file.is_relative_to(root.resolve()):
+            return "the path leads out of the repository"
+        if not file.is_file():
+            return "there is no such file"
+        with file.open("rb") as lines:
+            count = sum(1 for _ in lines)
+    except (OSError, ValueError) as error:
+        # Names that no file can have, or a file that this user may not read.
+        return f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
     return f"the file has {count} lines" if finding.line > max(count, 1) else ""
 
 
@@ -88,7 +95,10 @@ def sarif(findings: Iterable[Finding]) -> JsonObject:
             "locations": [
                 {
                     "physicalLocation": {
-                        "artifactLocation": {"uri": Path(finding.path).as_posix(), "uriBaseId": "%SRCROOT%"},
+                        "artifactLocation": {
+                            "uri": quote(Path(finding.path).as_posix()),
+                            "uriBaseId": "%SRCROOT%",
+                        },
                         "region": {"startLine": finding.line},
                     }
                 }

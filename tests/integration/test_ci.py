@@ -134,6 +134,12 @@ def test_places_and_levels(tmp_path: Path) -> None:
     found, refused = read_findings({"findings": entries}, tmp_path)
     assert [finding.line for finding in found] == [1]
     assert "the file has 1 lines" in refused[0] and "no such file" in refused[1]
+    odd = [GOOD | {"path": path} for path in ("a\0b", "x" * 5000, str(tmp_path / "a.py"))]
+    found, refused = read_findings({"findings": odd}, tmp_path)
+    assert not found and len(refused) == 3 and "not relative" in refused[2]
+    spaced = Finding(path="a b%.py", line=1, level="note", title="t", text="x")
+    place = sarif([spaced])["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "a%20b%25.py"
     warning = Finding(path="a.py", line=1, level="warning", title="t", text="x")
     assert is_bad([warning], "warning") and is_bad([warning], "note")
     assert not is_bad([warning], "error") and not is_bad([warning], "none")
