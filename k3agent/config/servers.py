@@ -8,6 +8,7 @@ the form that other programs read too, {"mcpServers": {NAME: {...}}}; keys that 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -188,11 +189,17 @@ def write_server(path: Path, name: str, entry: JsonObject | None) -> bool:
         known[name] = entry
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.draft")
-        draft.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        # Headers and variables in it may be secret.
-        draft.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o600)
-        draft.replace(path)
+        # A link, as people who keep their files elsewhere have it, stays one.
+        real = path.resolve()
+        mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
+        draft = real.with_name(f"{real.name}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        # Headers and variables in it may be secret: others cannot read it, not even for a moment.
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            os.fchmod(fd, mode)
+        draft.replace(real)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
     return was_there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,15 @@ def test_a_new_file_is_for_its_owner_alone(place: Path) -> None:
     path = place / "config/k3agent/mcp.json"
     write_server(path, "a", {"command": "x", "env": {"KEY": "secret"}})
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_behind_a_link_stays_there_and_is_never_open_to_others(place: Path) -> None:
+    real, link = place / "dotfiles.json", place / "mcp.json"
+    link.symlink_to(real)
+    old = os.umask(0)
+    try:
+        write_server(link, "a", {"command": "x", "env": {"KEY": "secret"}})
+    finally:
+        os.umask(old)
+    assert link.is_symlink() and list(read_file(real)) == ["a"]
+    assert real.stat().st_mode & 0o777 == 0o600
