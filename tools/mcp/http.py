@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from k3agent.errors import K3AgentError
 from k3agent.tools.mcp.server import LOGIN_CODE
 from k3agent.tools.mcp.transport import MAX_MESSAGE_BYTES
 from k3agent.types import JsonObject, ServerSpec
@@ -40,9 +41,8 @@ class Authority(Protocol):
 
 @dataclass(slots=True)
 class _Event:
-    """One event of a stream, and what the stream has said of going on."""
+    """What a stream has said of going on."""
 
-    data: str = ""
     last_id: str = ""
     retry_s: float = 1.0
 
@@ -104,8 +104,13 @@ class HttpTransport:
             limit_s = None if "id" in message and "method" in message else 30.0
             async with asyncio.timeout(limit_s):
                 await self._post(message)
-        except (self._httpx.HTTPError, TimeoutError, self._httpx.InvalidURL) as error:
+        except (self._httpx.HTTPError, TimeoutError) as error:
             self._fail(message, HTTP_CODE, f"{self._spec.url} cannot be reached: {_words(error)}")
+        except (self._httpx.InvalidURL, ValueError) as error:
+            # A header with characters that no header can have, for one.
+            self._fail(message, HTTP_CODE, f"no request to {self._spec.url} can be made: {_words(error)}")
+        except K3AgentError as error:
+            self._fail(message, HTTP_CODE, f"the login at {self._spec.url} cannot be kept: {error}")
 
     def _fail(self, message: JsonObject, code: int, text: str) -> None:
         if "id" in message and "method" in message:

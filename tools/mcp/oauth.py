@@ -72,10 +72,11 @@ class StoredLogin:
         async with self._lock:
             if self._known is None:
                 self._known = await asyncio.to_thread(self._load)
-            known = self._known
-            ends_at = known.get("ends_at")
-            if isinstance(ends_at, int | float) and time.time() > ends_at - SKEW_S:
-                await self._renew()
+            if _is_over(self._known):
+                # Another process may have renewed it, and a token for renewal often counts only once.
+                self._known = await asyncio.to_thread(self._load)
+                if _is_over(self._known):
+                    await self._renew()
             token = self._known.get("access_token")
             return f"Bearer {token}" if isinstance(token, str) and token else None
 
@@ -110,6 +111,11 @@ class StoredLogin:
             return {}
         # What was stored for another address under the same name stays unused.
         return known if isinstance(known, dict) and known.get("url") == self._spec.url else {}
+
+
+def _is_over(known: JsonObject) -> bool:
+    ends_at = known.get("ends_at")
+    return isinstance(ends_at, int | float) and time.time() > ends_at - SKEW_S
 
 
 # --- logging in ---------------------------------------------------------------------------------------------
@@ -273,7 +279,7 @@ async def discover(spec: ServerSpec) -> Endpoints:
             )
             named = _parameter(refused.headers.get("www-authenticate", ""), "resource_metadata")
             scope = _parameter(refused.headers.get("www-authenticate", ""), "scope")
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise AuthError(f"{spec.url} cannot be reached: {error or type(error).__name__}") from error
     place = urlsplit(spec.url)
     origin, path = f"{place.scheme}://{place.netloc}", place.path.rstrip("/")
@@ -336,7 +342,10 @@ def _parameter(header: str, name: str) -> str:
 
 def _check_address(url: str) -> None:
     """Tokens and codes travel encrypted, or not at all."""
-    place = urlsplit(url)
+    try:
+        place = urlsplit(url)
+    except ValueError as error:
+        raise AuthError(f"{url[:200]!r} is no address: {error}") from error
     if place.scheme == "https" and place.hostname:
         return
     if place.scheme == "http" and place.hostname in LOOPBACK:
@@ -362,7 +371,7 @@ async def _json(method: str, url: str, **options: Any) -> JsonObject:
     try:
         async with httpx.AsyncClient(timeout=HTTP_S) as client:
             answer = await client.request(method, url, **options)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise AuthError(f"{url} cannot be reached: {error or type(error).__name__}") from error
     try:
         data = answer.json() if len(answer.content) <= MAX_BODY_BYTES else None

@@ -187,3 +187,24 @@ async def test_a_login_that_cannot_be_renewed_is_none() -> None:
         assert await stored.header() == "Bearer old"
         assert not await stored.renew()
         assert json.loads(kept.text) == known
+
+
+async def test_what_another_process_has_renewed_is_taken_over() -> None:
+    with world() as (spec, posts):
+        known = {"url": spec.url, "access_token": "old", "refresh_token": "r", "ends_at": 1e12}
+        kept = Kept(json.dumps(known))
+        stored = StoredLogin(spec, kept.store)
+        assert await stored.header() == "Bearer old"
+        assert stored._known is not None
+        stored._known["ends_at"] = 1.0
+        kept.text = json.dumps({**known, "access_token": "new"})
+        assert await stored.header() == "Bearer new"
+        assert not posts
+
+
+async def test_what_is_no_address_is_refused_in_words() -> None:
+    with (
+        world(metadata={"token_endpoint": "https://[half"}) as (spec, _),
+        pytest.raises(AuthError, match="no add"),
+    ):
+        await discover(spec)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from k3agent.tools.mcp import http
+from k3agent.types import ServerSpec
 
 
 class Response:
@@ -55,3 +57,14 @@ def test_events_are_read_whatever_ends_their_lines_and_wherever_they_are_cut(
 def test_data_of_several_lines_is_one_text_and_an_unfinished_event_is_none() -> None:
     events, _ = read(b"data: a\ndata: b\n\ndata: never ended", [])
     assert events == ["a\nb"]
+
+
+async def test_a_header_that_cannot_be_sent_is_told_at_once() -> None:
+    got: asyncio.Queue[Any] = asyncio.Queue()
+    spec = ServerSpec(name="far", url="http://127.0.0.1:9/mcp", headers={"x-key": "\u2192"})
+    transport = http.HttpTransport(spec, got.put_nowait, lambda reason: None, None)
+    await transport.start()
+    transport.send({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}})
+    answer = await asyncio.wait_for(got.get(), 60)
+    await transport.aclose()
+    assert answer["id"] == 1 and "no request to" in answer["error"]["message"]
