@@ -23,7 +23,7 @@ from k3agent.acp.fields import (
     text_of,
 )
 from k3agent.acp.prompts import read_blocks
-from k3agent.errors import ConfigError
+from k3agent.errors import ConfigError, K3AgentError
 from k3agent.jsonrpc import METHOD_NOT_FOUND, Peer, RpcError
 from k3agent.types import JsonObject
 
@@ -91,8 +91,11 @@ class Server:
     async def aclose(self) -> None:
         """Close all sessions; those that cannot be closed do not keep the others."""
         while self._open:
-            _, conversation = self._open.popitem()
-            await conversation.aclose()
+            session_id, conversation = self._open.popitem()
+            try:
+                await conversation.aclose()
+            except (K3AgentError, OSError) as error:
+                log.warning("session %s was not closed in order: %s", session_id, error)
 
     # --- the connection -----------------------------------------------------------------------------------
 
