@@ -45,7 +45,7 @@ def load_extensions(
         warnings.insert(0, f"{text} Look at it, then trust it with `k3agent config trust`.")
     return Extensions(
         project=cwd,
-        hooks=tuple(with_scripts(hook, cwd) for hook in hooks),
+        hooks=tuple(with_scripts(hook, cwd, environ.get("HOME", "")) for hook in hooks),
         commands=commands,
         skills=tuple(skills),
         warnings=tuple(warnings),

@@ -93,7 +93,7 @@ def _json_object(text: str) -> JsonObject | None:
         return None
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None
 

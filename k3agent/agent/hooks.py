@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import signal
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +42,22 @@ END_LIMIT_S = 1.5
 MODES = {"plan": "plan", "default": "default", "accept-edits": "acceptEdits", "auto": "auto"}
 
 _WORD = re.compile(r"[\w./~+@%-]+")
-_PROJECT = re.compile(r"\$\{?(?:CLAUDE|K3AGENT)_PROJECT_DIR\}?")
+_PROJECT = re.compile(r"\$\{?(?:(?:CLAUDE|K3AGENT)_PROJECT_DIR|PWD)\b\}?")
+_HOME = re.compile(r"\$\{?HOME\b\}?|(?<![\w./~+@%-])~(?=/)")
+PROGRAM_SUFFIXES = (
+    ".sh",
+    ".bash",
+    ".zsh",
+    ".fish",
+    ".py",
+    ".js",
+    ".mjs",
+    ".cjs",
+    ".ts",
+    ".rb",
+    ".pl",
+    ".lua",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,17 +245,63 @@ def told(context: str) -> str:
     return f"{HOOK_HEAD}\n\n{fence(context, 'a hook')}"
 
 
-def with_scripts(hook: Hook, project: Path) -> Hook:
+def with_scripts(hook: Hook, project: Path, home: str = "") -> Hook:
     """The hook with what it runs of the workspace, which must be the same when it runs: a hook is not held by
-    the sandbox, and the model can write there.
+    the sandbox, and the model can write there. That a program is not there yet is kept, too. `home`: what `~`
+    stands for.
     """
-    command = _PROJECT.sub(str(project), hook.command)
+    values = file_hashes(sorted(_named(hook.command, project, home)))
+    kept = {path: value for path, value in values.items() if value != "folder" and (value or _runs(path))}
+    return dataclasses.replace(hook, scripts=tuple(kept.items()))
+
+
+def _named(command: str, project: Path, home: str) -> set[Path]:
+    """The places in the workspace that a command may mean, as it names them: what a link leads to can change
+    with the link.
+    """
+    command = _PROJECT.sub(lambda _: str(project), command)
+    if home:
+        command = _HOME.sub(lambda _: home, command)
     words = _WORD.findall(command)
     with contextlib.suppress(ValueError):
         words += [word.strip(";|&()<>") for word in shlex.split(command)]
-    paths = {(project / word).resolve() for word in words}
-    inside = sorted(path for path in paths if path.is_relative_to(project) and path.is_file())
-    return dataclasses.replace(hook, scripts=tuple(file_hashes(inside).items()))
+    words = [word for word in dict.fromkeys(words) if word.strip("./") and "\0" not in word]
+    # Words can be parted from what stands before them, as in `$(git rev-parse --show-toplevel)/check.sh`.
+    whole = {(project / word, "/" in word) for word in words}
+    whole |= {(project / word.lstrip("/"), True) for word in words if word.startswith("/")}
+    # `cd tools && ./check.sh`
+    folders = [path for path, _ in whole if stat.S_ISDIR(_mode(path)) and path != project]
+    whole |= {
+        (folder / word, "/" in word) for folder in folders for word in words if not word.startswith("/")
+    }
+    return {
+        Path(os.path.normpath(path))
+        for path, is_path in whole
+        if is_path or path.suffix or _mode(path)
+        if _is_inside(path, project)
+    }
+
+
+def _mode(path: Path) -> int:
+    """0 for what is not there, or can be no path."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+def _is_inside(path: Path, project: Path) -> bool:
+    """By its name, or by where its links lead."""
+    try:
+        return Path(os.path.normpath(path)).is_relative_to(project) or path.resolve().is_relative_to(project)
+    except (OSError, RuntimeError):
+        return False
+
+
+def _runs(path: str) -> bool:
+    """Whether a file of this name, where there is none yet, would be a program and no data."""
+    suffix = Path(path).suffix
+    return not suffix or suffix in PROGRAM_SUFFIXES
 
 
 def check_scripts(hook: Hook) -> None:

@@ -80,7 +80,7 @@ def _groups(path: Path, unknown: list[str]) -> list[tuple[str, dict[str, Any]]]:
         body = json.loads(data)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no valid JSON: {error}") from error
     events = body.get("hooks", body) if isinstance(body, dict) else None
     if not isinstance(events, dict):

@@ -265,6 +265,72 @@ async def test_a_script_that_the_model_changes_does_not_run_again(tmp_path: Path
     await run.session.aclose()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "test -f ./tools/after.sh && sh ./tools/after.sh; true",
+        'sh "$CLAUDE_PROJECT_DIR/tools/after.sh"; true',
+        "sh $PWD/tools/after.sh; true",
+        "sh ~/ws/tools/after.sh; true",
+        "sh ${HOME}/ws/tools/after.sh; true",
+        "cd tools && sh after.sh; true",
+        'sh "$(pwd)/tools/after.sh"; true',
+    ],
+)
+async def test_a_script_that_the_model_makes_where_a_hook_looks_for_one_does_not_run(
+    tmp_path: Path, command: str
+) -> None:
+    workspace = options(tmp_path, None).cwd
+    (workspace / "tools").mkdir()
+    own_hooks(tmp_path, PostToolUse=[{"command": command}])
+    write = call("write", path="tools/after.sh", content=f"touch {tmp_path}/escaped\n")
+    chosen = options(tmp_path, None)
+    environ = {**chosen.environ, "HOME": str(tmp_path)}
+    told = {**environ, "XDG_CONFIG_HOME": f"{tmp_path}/user/.config"}
+    found = load_extensions(chosen.cwd, told, chosen.home)
+    answers = [step(write), step(call("shell", command="true")), DONE]
+    run = await start(tmp_path, answers, extensions=found, environ=environ)
+    await run.session.submit("Go.")
+    assert (workspace / "tools" / "after.sh").exists() and found.hooks
+    assert not (tmp_path / "escaped").exists()
+    await run.session.aclose()
+
+
+@pytest.mark.parametrize("target", ["../real.sh", "../../outside.sh"])
+async def test_a_linked_script_does_not_run_when_the_link_leads_elsewhere(
+    tmp_path: Path, target: str
+) -> None:
+    workspace = options(tmp_path, None).cwd
+    (workspace / "a").mkdir()
+    (workspace / "real.sh").write_text("true\n")
+    (tmp_path / "outside.sh").write_text("true\n")
+    (workspace / "a" / "h.sh").symlink_to(target)
+    own_hooks(tmp_path, PostToolUse=[{"command": "sh a/h.sh"}])
+    turn = f"echo 'touch {tmp_path}/escaped' > evil.sh; ln -sf ../evil.sh a/h.sh"
+    run = await hooked(
+        tmp_path, [step(call("shell", command=turn)), step(call("shell", command="true")), DONE]
+    )
+    await run.session.submit("Go.")
+    assert not (tmp_path / "escaped").exists()
+    assert any("was changed in this session" in event.text for event in run.of(Noticed))
+    await run.session.aclose()
+
+
+async def test_files_that_a_hook_only_reads_may_come_later(tmp_path: Path) -> None:
+    own_hooks(tmp_path, PostToolUse=[{"command": f"cat build/report.txt >> {tmp_path}/seen; true"}])
+    write = call("write", path="build/report.txt", content="fine\n")
+    run = await hooked(tmp_path, [step(write), step(call("shell", command="true")), DONE])
+    await run.session.submit("Go.")
+    assert (tmp_path / "seen").read_text() == "fine\nfine\n"
+    await run.session.aclose()
+
+
+def test_a_long_word_in_a_command_is_no_script(tmp_path: Path) -> None:
+    own_hooks(tmp_path, Stop=[{"command": f"echo {'a' * 5000} /{'b' * 300}/c"}])
+    chosen = options(tmp_path, None)
+    assert load_extensions(chosen.cwd, chosen.environ, chosen.home).hooks
+
+
 async def test_hooks_of_a_repository_count_once_it_is_trusted_and_as_they_were(tmp_path: Path) -> None:
     chosen = options(tmp_path, None)
     folder = chosen.cwd / ".k3agent"
@@ -279,6 +345,16 @@ async def test_hooks_of_a_repository_count_once_it_is_trusted_and_as_they_were(t
     (folder / "hooks").mkdir()
     (folder / "hooks" / "x.sh").write_text("true")
     assert not load_extensions(chosen.cwd, chosen.environ, chosen.home).hooks
+
+
+async def test_json_nested_without_end_changes_nothing(tmp_path: Path) -> None:
+    """Such an answer is nonsense like any other."""
+    (tmp_path / "deep.json").write_text('{"a":' * 100_000)
+    own_hooks(tmp_path, PreToolUse=[{"command": f"cat {tmp_path}/deep.json"}])
+    run = await hooked(tmp_path, [step(call("shell", command="echo fine")), DONE])
+    ended = await run.session.submit("Go.")
+    assert ended.outcome is TurnOutcome.SUCCESS and "fine" in run.results[0]
+    await run.session.aclose()
 
 
 async def test_a_subagent_has_the_hooks_of_its_user(tmp_path: Path) -> None:
