@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import logging
+import os
 import platform
 import shutil
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +33,8 @@ INET = (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
 MAX_FILE_BYTES = 16 << 30
 MAX_SHOWN = 5
 PROXY = ".k3agent-proxy"
+TEMPORARY = "k3agent-tmp-"
+LEFT_S = 3600.0
 # Caches that programs must be able to write. Not the user's own: what is put there runs later, outside.
 CACHES = {
     "GOCACHE": "go-build",
@@ -43,6 +48,43 @@ GPUS = ("nvidia*", "dri", "kfd")
 
 def gpu_devices() -> list[str]:
     return sorted(str(path) for pattern in GPUS for path in Path("/dev").glob(pattern))
+
+
+class PrivateFolder:
+    """A folder of our own under the system's, held by a lock for as long as this process lives."""
+
+    def __init__(self) -> None:
+        remove_left()
+        self.path = Path(tempfile.mkdtemp(prefix=TEMPORARY))
+        self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._held, fcntl.LOCK_SH)
+        self._finalizer = weakref.finalize(self, _remove, self.path, self._held)
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+def _remove(path: Path, held: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(held)
+
+
+def remove_left() -> None:
+    """Remove folders of processes that were killed: nobody holds them, and nobody has touched them lately."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        try:
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            about = os.fstat(held)
+            if about.st_uid == os.getuid() and time.time() - about.st_mtime > LEFT_S:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(held)
 
 
 class Guarded:
@@ -62,8 +104,7 @@ class Guarded:
         self.limits = bounds.limits or command_limits()
         self.has_network = has_network
         self._git: dict[Path, tuple[Path, ...]] = {}
-        self._temporary: Path | None = None
-        self._finalizer: weakref.finalize[..., Any] | None = None
+        self._temporary: PrivateFolder | None = None
         self._proxy: Proxy | None = None
         # About what was found just before a command; told with the next look.
         self._untold = ""
@@ -125,9 +166,8 @@ class Guarded:
     def temporary(self) -> Path:
         """Stands for /tmp in commands; kept from command to command, removed at the end."""
         if self._temporary is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="k3agent-tmp-"))
-            self._finalizer = weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
-        return self._temporary
+            self._temporary = PrivateFolder()
+        return self._temporary.path
 
     def close(self) -> None:
         told = self.settle(is_over=True)
@@ -136,9 +176,9 @@ class Guarded:
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None
-        if self._finalizer is not None:
-            self._finalizer()
-            self._finalizer = self._temporary = None
+        if self._temporary is not None:
+            self._temporary.close()
+            self._temporary = None
 
     def policy(self, cwd: Path, writable: Sequence[Path]) -> Policy:
         # Looked for once, before a command could write a `.git` file that leads elsewhere.

@@ -2,15 +2,19 @@
 
 import base64
 import json
+import os
 import struct
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from k3agent.tools.sandbox import choice, landlock, rules, seccomp
+from k3agent.tools.sandbox import choice, guarded, landlock, rules, seccomp
 from k3agent.tools.sandbox.bubblewrap import Bubblewrap
 from k3agent.tools.sandbox.explaining import explain
+from k3agent.tools.sandbox.guarded import PrivateFolder
 from k3agent.tools.sandbox.none import NoSandbox
 from k3agent.tools.sandbox.policy import Bounds, git_folders
 
@@ -232,3 +236,30 @@ def test_the_private_folder_goes_with_the_sandbox(tmp_path: Path) -> None:
     folder = sandbox.temporary
     del sandbox
     assert not folder.exists()
+
+
+def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = (
+        "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1];"
+        "from k3agent.tools.sandbox.guarded import PrivateFolder;"
+        "made = PrivateFolder(); (made.path / 'x').write_text('x'); print(made.path, flush=True);"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    left = Path(ran.stdout.strip())
+    assert (left / "x").exists()
+    held = PrivateFolder()
+    foreign = tmp_path / "k3agent-tmp-link"
+    foreign.symlink_to(tmp_path)
+    for path in (left, held.path):
+        os.utime(path, (1, 1))
+    young = tmp_path / "k3agent-tmp-young"
+    young.mkdir()
+    guarded.remove_left()
+    assert not left.exists()
+    assert held.path.exists() and young.exists() and foreign.is_symlink()
+    held.close()
+    assert not held.path.exists()
