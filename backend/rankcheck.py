@@ -91,7 +91,7 @@ class TimedComm:
 
     def __init__(self, comm: Comm, device: torch.device) -> None:
         self._comm, self._device = comm, device
-        self.rank, self.world = comm.rank, comm.world
+        self.rank, self.world, self.is_capturable = comm.rank, comm.world, False
         self.num_calls = 0
         self._seconds = 0.0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []

@@ -15,6 +15,7 @@ from textual.widgets import TextArea
 from k3agent.config.settings import Settings
 from k3agent.events import ApprovalAsked
 from k3agent.providers.scripted import Step
+from k3agent.tui.screens.editcall import EditCallScreen
 from k3agent.types import Finish, Finished, ReasoningDelta, TextDelta, Usage
 
 DONE = Finished(
@@ -138,8 +139,10 @@ async def test_a_new_file_is_edited_as_text_before_it_is_written(
         await screen.until("a new file")
         await screen.answer("e")
         await screen.until("Edit the new file of made.py")
-        assert screen.app.screen.editor.text == "a = 1\nb = 2\n"
-        screen.app.screen.editor.text = "a = 3\n"
+        dialog = screen.app.screen
+        assert isinstance(dialog, EditCallScreen)
+        assert dialog.editor.text == "a = 1\nb = 2\n"
+        dialog.editor.text = "a = 3\n"
         await screen.press("ctrl+s")
         await screen.until("done · 2 steps")
         assert (screen.workspace / "made.py").read_text() == "a = 3\n"

@@ -8,6 +8,7 @@ from support.agents import FULL, ReplayClient
 from support.screens import running
 
 from k3agent.tui.bench import long_session
+from k3agent.tui.screens.search import SearchScreen
 from k3agent.tui.widgets.answer import AnswerBlock
 from k3agent.tui.widgets.message import NoticeBlock, UserBlock
 from k3agent.tui.widgets.toolcall import ToolBlock
@@ -207,8 +208,10 @@ async def test_a_long_conversation_is_searched_once_for_what_was_typed(tmp_path:
         monkeypatch.setattr(Transcript, "matches", lambda self, text: looked.append(text) or find(self, text))
         await screen.press("ctrl+f")
         await screen.until("search in the conversation")
-        screen.app.screen.input.value = "Answer 7"
-        screen.app.screen.input.value = "Answer 1003"
+        dialog = screen.app.screen
+        assert isinstance(dialog, SearchScreen)
+        dialog.input.value = "Answer 7"
+        dialog.input.value = "Answer 1003"
         await screen.until("in 1 place")
         assert "Answer 1003" in screen.shown and set(looked) == {"Answer 1003"}
         await screen.press("enter", "down", "escape")
