@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: docs bench-tui demo test setup check e2e gpu soak ci wheel lock audit clean
+.PHONY: docs man bench-tui demo test setup check e2e gpu soak ci wheel lock audit clean
 
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
@@ -57,6 +57,10 @@ bench-tui: $(STAMP)
 # The documentation site, into build/site; a broken link fails.
 docs: $(STAMP)
 	$(BIN)/python scripts/docs_site.py
+
+# The manual page, from the parsers of all commands; the wheel installs it.
+man: $(STAMP)
+	$(BIN)/python scripts/man_page.py
 
 wheel: $(STAMP)
 	$(BIN)/python scripts/check_wheel.py

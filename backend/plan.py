@@ -374,7 +374,7 @@ def write_plot(file: Path, model: Model, placements: Sequence[Placement], worklo
         from matplotlib.figure import Figure
         from matplotlib.ticker import MultipleLocator
     except ImportError as error:
-        raise BackendError(f"--plot needs matplotlib ({error}); pip install matplotlib") from error
+        raise BackendError(f"--plot needs matplotlib ({error}): pip install 'k3agent[plots]'") from error
     points = [workload.context * step // 64 for step in range(1, 65)]
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()

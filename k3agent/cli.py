@@ -35,6 +35,7 @@ COMMANDS = {
     "config": "list (also without a word), get, set, path, trust",
     "login": "stores a provider's key in the system keyring",
     "logout": "removes a provider's stored key",
+    "completions": "bash, zsh, fish: a script that completes k3agent's commands and flags there",
     "doctor": "what works here, what does not, and what mends it",
 }
 
@@ -100,14 +101,15 @@ def _open_closed_streams() -> None:
 def _dispatch(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     if name in COMMANDS and name != "resume":
-        return _command(name)(arguments[1:])
+        return command_of(name)(arguments[1:])
     if name.startswith("-") and ("-p" in arguments or "--print" in arguments):
         at = next(at for at, word in enumerate(arguments) if word in {"-p", "--print"})
-        return _command("run")(arguments[:at] + arguments[at + 1 :])
-    return _terminal_ui(arguments)
+        return command_of("run")(arguments[:at] + arguments[at + 1 :])
+    return terminal_ui(arguments)
 
 
-def _command(name: str) -> Callable[[list[str]], int]:
+def command_of(name: str) -> Callable[[list[str]], int]:
+    """The function of a command: arguments in, exit code out."""
     if name == "run":
         from k3agent.headless.flags import run_command as found
     elif name == "serve":
@@ -124,6 +126,8 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from k3agent.commands.config import config as found
     elif name == "mcp":
         from k3agent.commands.mcp import mcp as found
+    elif name == "completions":
+        from k3agent.reference.completions import completions as found
     elif name == "acp":
         from k3agent.commands.acp import acp as found
     elif name in {"login", "logout"}:
@@ -137,7 +141,7 @@ def _command(name: str) -> Callable[[list[str]], int]:
     return found
 
 
-def _terminal_ui(arguments: list[str]) -> int:
+def terminal_ui(arguments: list[str]) -> int:
     """`k3agent [PROMPT]` and `k3agent resume [ID]`."""
     from k3agent.headless.arguments import Parser, nearest_of
     from k3agent.tui.start import DESCRIPTION, launch

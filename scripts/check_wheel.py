@@ -1,4 +1,4 @@
-"""Builds the wheel, installs it into an empty environment without extras, and runs it there.
+"""Builds the sdist, from it the wheel, installs that into an empty environment without extras, and runs it.
 
 An editable install sees every folder; only a wheel shows a package that is missing in pyproject.toml.
 """
@@ -7,17 +7,27 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+EXTRAS = {"local", "vllm", "otel", "keyring", "images", "plots"}
 IMPORTS = """
-import k3agent.backend, k3agent.prompts.loader as prompts, k3agent.tools as tools
+import k3agent, k3agent.backend, k3agent.prompts.loader as prompts, k3agent.tools as tools
 assert all(prompts.load(f"tools/{name}") for name in tools.BUILTIN)
+assert callable(k3agent.run)
 """
 WEIGHTS = """
 import pathlib, k3agent.backend
 print(*sorted(path.name for path in (pathlib.Path(k3agent.backend.__path__[0]) / "weights/nano").iterdir()))
 """
+# What needs an extra, and says which: (words, extra)
+NEEDS = (
+    (("serve",), "local"),
+    (("bench", "model"), "local"),
+    (("run", "hello", "--provider", "bundled"), "local"),
+    (("plan", "k3", "--gpu", "H200", "--plot", "plan.png"), "plots"),
+)
 
 
 def run(*command: str | Path, **options: object) -> str:
@@ -28,26 +38,97 @@ def run(*command: str | Path, **options: object) -> str:
     return done.stdout
 
 
+class Installed:
+    """The wheel in an environment of its own, away from this repository and the user's settings."""
+
+    def __init__(self, home: Path, wheel: Path) -> None:
+        self.home = home
+        self.bin = home / "venv" / "bin"
+        run(sys.executable, "-m", "venv", home / "venv")
+        lock = ROOT / "requirements.lock"
+        self.run("python", "-m", "pip", "install", "--quiet", "--constraint", lock, wheel)
+
+    def environ(self, **more: str) -> dict[str, str]:
+        own = {"HOME": self.home, "K3AGENT_HOME": self.home / "data", "XDG_CONFIG_HOME": self.home / "config"}
+        kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", *own}}
+        return {**kept, **{name: str(folder) for name, folder in own.items()}, **more}
+
+    def run(self, *words: str | Path) -> str:
+        # pip keeps the caches and the index that the user's own settings name
+        environ = None if "pip" in words else self.environ()
+        return run(self.bin / words[0], *words[1:], env=environ, cwd=self.home)
+
+    def refusal(self, *words: str, **more: str) -> str:
+        """What k3agent says to a call that must fail, and must not crash."""
+        done = subprocess.run(
+            [self.bin / "k3agent", *words],
+            capture_output=True,
+            text=True,
+            env=self.environ(**more),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        if done.returncode == 0 or "Traceback" in said:
+            sys.exit(
+                f"k3agent {' '.join(words)} should say what is missing; it ended {done.returncode}:\n{said}"
+            )
+        return said
+
+
+def build(folder: Path) -> Path:
+    """The wheel, built from the sdist, as an installer does that finds no wheel."""
+    run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def check_runs(installed: Installed) -> None:
+    """What works without extras."""
+    if "doctor" not in installed.run("k3agent", "--help"):
+        sys.exit("k3agent --help does not list the commands")
+    installed.run("python", "-P", "-c", IMPORTS)
+    if "GPU" not in installed.run("k3agent", "plan", "k3"):
+        sys.exit("k3agent plan k3 shows no plan")
+    for shell in ("bash", "zsh", "fish"):
+        if "--max-turns" not in installed.run("k3agent", "completions", shell).replace("-l max", "--max"):
+            sys.exit(f"k3agent completions {shell} does not know the flags of k3agent run")
+    page = installed.home / "venv" / "share" / "man" / "man1" / "k3agent.1"
+    if not page.is_file():
+        sys.exit(f"the wheel installs no manual page at {page}")
+    for bare in ("backend", "tools", "prompts", "torch"):
+        command = [installed.bin / "python", "-P", "-c", f"import {bare}"]
+        if subprocess.run(command, capture_output=True, cwd=installed.home, check=False).returncode == 0:
+            sys.exit(f"the wheel installs {bare!r}, which it must not")
+
+
+def check_extras(installed: Installed) -> None:
+    """All are there, and who needs one is told its name."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    if missing := EXTRAS - set(listed["optional-dependencies"]):
+        sys.exit(f"pyproject.toml lacks the extras {', '.join(sorted(missing))}")
+    calls = [(words, extra, {}) for words, extra in NEEDS]
+    otel = {"K3AGENT_TELEMETRY_OTLP": "on", "OPENAI_API_KEY": "x"}
+    url = "http://127.0.0.1:9/v1"
+    calls.append((("run", "hello", "--base-url", url, "--model", "m"), "otel", otel))
+    for words, extra, more in calls:
+        said = installed.refusal(*words, **more)
+        if f"k3agent[{extra}]" not in said:
+            sys.exit(f"k3agent {' '.join(words)} does not name k3agent[{extra}]:\n{said}")
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        run(sys.executable, "-m", "build", "--wheel", "--outdir", home / "dist", ROOT)
-        (wheel,) = (home / "dist").glob("*.whl")
+        wheel = build(home / "dist")
         size_mb = wheel.stat().st_size / 1e6
-        run(sys.executable, "-m", "venv", home / "venv")
-        python = home / "venv" / "bin" / "python"
-        run(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "requirements.lock", wheel)
-        environment = {**os.environ, "K3AGENT_HOME": str(home / "data")}
-        environment.pop("PYTHONPATH", None)
-        version = run(home / "venv" / "bin" / "k3agent", "--version", env=environment, cwd=home).strip()
-        run(python, "-P", "-c", IMPORTS, env=environment, cwd=home)
-        weights = run(python, "-P", "-c", WEIGHTS, env=environment, cwd=home).strip()
-        for bare in ("backend", "tools", "prompts"):
-            lost = subprocess.run(
-                [python, "-P", "-c", f"import {bare}"], capture_output=True, cwd=home, check=False
-            )
-            if lost.returncode == 0:
-                sys.exit(f"the wheel installs a stray top-level package {bare!r}")
+        installed = Installed(home, wheel)
+        version = installed.run("k3agent", "--version").strip()
+        check_runs(installed)
+        check_extras(installed)
+        weights = installed.run("python", "-P", "-c", WEIGHTS).strip()
         print(f"wheel: {wheel.name}, {size_mb:.1f} MB, {version}, weights {weights}")
 
 

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,24 +41,20 @@ def gather() -> None:
                 shutil.copyfile(file, target)
 
 
-def help_of(*words: str) -> str:
-    """What a command says of itself, at one width and away from the user's own settings."""
-    with tempfile.TemporaryDirectory() as home:
-        own = {"COLUMNS": "100", "HOME": home, "K3AGENT_HOME": home, "XDG_CONFIG_HOME": home, "NO_COLOR": "1"}
-        command = [sys.executable, "-P", "-m", "k3agent", *words, "--help"]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own}, check=True)
-    return done.stdout.rstrip()
-
-
 def commands() -> Iterator[str]:
-    from k3agent.cli import COMMANDS
+    from k3agent.reference.tree import places
 
+    os.environ["COLUMNS"] = "100"  # argparse asks for it
     yield "# Commands\n\n"
     yield "Exit codes: 0 done, 1 error, 2 usage, 3 blocked, 4 a check says no, 5 a limit, 6 interrupted,"
     yield " 41 authentication, 44 a sandbox was required, 52 configuration,"
     yield " 75 the provider is failing for now.\n"
-    for name in ("", *COMMANDS):
-        yield f"\n## k3agent {name}".rstrip() + f"\n\n```text\n{help_of(*filter(None, [name]))}\n```\n"
+    for place in places():
+        level = "###" if len(place.words) > 1 else "##"
+        title = f"{level} k3agent {place.path}".rstrip()
+        yield f"\n{title}\n\n{place.summary}\n\n"
+        yield from (f"- `{name}`: {text}\n" for name, text in place.actions.items())
+        yield f"\n```text\n{place.parser.format_help().rstrip()}\n```\n"
 
 
 def settings() -> Iterator[str]:

@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from k3agent.backend.bench.local_server import LocalServer
     from k3agent.backend.bench.measure import Row
 
-_COMMANDS = {
+COMMANDS = {
     "measure": "prefill and decode apart (also with flags alone)",
     "replay": "sessions of an agent: what the prefix cache finds",
     "load": "many streams for a while, some of which hang up",
     "model": "the model alone, without engine and server",
 }
 
+RANDOM_NANO = "random-nano"
 _USAGE = "k3agent bench COMMAND [flags] [-- flags of `k3agent serve`]"
 
 
 def _commands() -> str:
-    return "\n".join(f"  {name:8} {text}" for name, text in _COMMANDS.items())
+    return "\n".join(f"  {name:8} {text}" for name, text in COMMANDS.items())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,12 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A measurement takes minutes: nobody should begin one to see what there is.
         print(f"usage: {_USAGE}\n\ncommands:\n{_commands()}\n\nk3agent bench COMMAND --help shows its flags.")
         return 2
-    command = arguments.pop(0) if arguments[:1] and arguments[0] in _COMMANDS else "measure"
+    command = arguments.pop(0) if arguments[:1] and arguments[0] in COMMANDS else "measure"
     if command == "model":
+        options = parser(command).parse_args(arguments)
         # lazy: imports torch, which the other commands leave to the server
-        from k3agent.backend.bench.model import main as model
+        from k3agent.backend.bench.model import run as run_model
 
-        return model(arguments)
+        return run_model(options)
     args, flags = _parse(command, arguments)
     run = {"measure": _measure, "replay": _replay, "load": _load}[command]
     try:
@@ -67,26 +69,46 @@ def _parse(command: str, arguments: list[str]) -> tuple[argparse.Namespace, list
     if "--" in arguments:
         place = arguments.index("--")
         arguments, flags = arguments[:place], arguments[place + 1 :]
-    parser = Parser(
+    checked = parser(command)
+    if arguments[:1] and not arguments[0].startswith("-"):
+        checked.error(f"no measurement {arguments[0]!r}: give one of {', '.join(COMMANDS)}, or only flags")
+    args = checked.parse_args(arguments)
+    if args.url and flags:
+        checked.error("flags behind -- are for a server that is started here, not for --url")
+    return args, flags
+
+
+def parser(command: str) -> argparse.ArgumentParser:
+    """The flags of `k3agent bench COMMAND`."""
+    if command == "model":
+        return _model_parser()
+    made = Parser(
         prog="k3agent bench" if command == "measure" else f"k3agent bench {command}",
         usage=_USAGE,
-        description=_COMMANDS[command],
+        description=COMMANDS[command],
         epilog=f"commands:\n{_commands()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("--model", default="nano", metavar="NAME|DIR", help="what to serve (default: nano)")
     add("--url", help="measure a server that runs, instead of starting one")
     add("--api-key-env", metavar="NAME", help="the variable that holds the key of --url")
     add("--json", type=Path, metavar="FILE", help="write the figures; - for stdout instead of the table")
-    _ADD_FLAGS[command](parser)
-    if arguments[:1] and not arguments[0].startswith("-"):
-        parser.error(f"no measurement {arguments[0]!r}: give one of {', '.join(_COMMANDS)}, or only flags")
-    args = parser.parse_args(arguments)
-    if args.url and flags:
-        parser.error("flags behind -- are for a server that is started here, not for --url")
-    return args, flags
+    _ADD_FLAGS[command](made)
+    return made
+
+
+def _model_parser() -> argparse.ArgumentParser:
+    made = Parser(prog="k3agent bench model", description=COMMANDS["model"], allow_abbrev=False)
+    add = made.add_argument
+    add("--model", default=RANDOM_NANO, metavar="DIR", help=f"folder of a model, or {RANDOM_NANO}")
+    add("--dtype", choices=["float32", "bfloat16"], default="float32", help="of weights (default: float32)")
+    add("--threads", type=_positive, metavar="N", help="CPU threads (default: as PyTorch sees fit)")
+    add("--context", type=int, default=2048, metavar="N", help="tokens of prompt (default: 2048)")
+    add("--tokens", type=int, default=100, metavar="N", help="tokens to decode after it (default: 100)")
+    add("--int8", action="store_true", help="decode through int8 where weights allow it")
+    return made
 
 
 def _add_measure(parser: argparse.ArgumentParser) -> None:

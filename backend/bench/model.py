@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from k3agent.backend.bench.cli import RANDOM_NANO
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.errors import BackendError
 from k3agent.backend.model.inputs import ForwardBatch, allocate_cache
@@ -20,7 +21,6 @@ from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.model.random_weights import write_random
 from k3agent.backend.model.weights import load_model
 
-RANDOM_NANO = "random-nano"
 NANO_CONFIG: dict[str, Any] = {
     "model_type": "kimi_k3",
     "text_config": {
@@ -114,24 +114,17 @@ def load(name: str, dtype: torch.dtype, int8_decode: bool = False) -> K3ForCausa
         return load_model(folder, dtype, packed_experts=False, int8_decode=int8_decode)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def run(options: argparse.Namespace) -> int:
     """Print hardware, settings and tokens a second."""
-    parser = argparse.ArgumentParser(prog="k3agent bench model", description=__doc__)
-    parser.add_argument("--model", default=RANDOM_NANO, help=f"folder of a model, or {RANDOM_NANO}")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--context", type=int, default=2048, help="tokens of prompt")
-    parser.add_argument("--tokens", type=int, default=100, help="tokens to decode after the prompt")
-    parser.add_argument("--int8", action="store_true", help="decode through int8 where weights allow it")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
+    threads = options.threads or torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
         model = load(options.model, getattr(torch, options.dtype), options.int8)
     except BackendError as error:
         print(error, file=sys.stderr)
         return 2
     kind = f"{options.dtype}, int8 decode" if options.int8 else options.dtype
-    print(f"{options.model}, {kind}, {options.threads} threads, torch {torch.__version__}", end=", ")
+    print(f"{options.model}, {kind}, {threads} threads, torch {torch.__version__}", end=", ")
     print(f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, context {options.context}")
     for timing in measure(model, options.context, options.tokens):
         print(f"{timing.phase:8} {timing.tokens_per_s:9.1f} tokens/s")

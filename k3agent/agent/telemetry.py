@@ -35,7 +35,7 @@ class Telemetry:
         """Raises ConfigError where the packages are not installed."""
         if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
             raise ConfigError(
-                "telemetry.otlp is on, and OpenTelemetry is not installed: pip install k3agent[otel]"
+                "telemetry.otlp is on, and OpenTelemetry is not installed: pip install 'k3agent[otel]'"
             )
         self._info = info
         self._common = {"gen_ai.conversation.id": str(session), "gen_ai.agent.name": "k3agent"}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 from k3agent.headless.arguments import Parser, nearest_of
+
+
+class ActionParser(Parser):
+    """The parser of a command with actions, for those who list them."""
+
+    actions: dict[str, Callable[..., int]]
 
 
 def find_action(
@@ -20,14 +25,14 @@ def find_action(
     """
     if default and (not argv or (argv[0].startswith("-") and argv[0] not in {"-h", "--help"})):
         return actions[default], argv
-    parser = Parser(
+    parser = ActionParser(
         name, f"{description}: {', '.join(actions)}; k3agent {name} ACTION --help shows its flags"
     )
+    parser.actions = actions
     if not argv or argv[0] in {"-h", "--help"}:
         parser.add_argument("action", choices=list(actions), help="what to do")
         if argv:
-            parser.print_help()
-            sys.exit(0)
+            parser.parse(argv[:1])
         parser.error(f"name one of: {', '.join(actions)}.")
     if argv[0] not in actions:
         parser.error(f"unknown action {argv[0]!r}.{nearest_of(argv[0], actions)}")

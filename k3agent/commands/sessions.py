@@ -95,7 +95,8 @@ def _mark(is_heard: bool, waits_until: datetime | None) -> str:
 def _stop(store: SessionStore, argv: Sequence[str]) -> int:
     parser = Parser("sessions stop", "Interrupt the run of a session, or cancel one that waits for its time.")
     parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
-    found = store.resolve(parser.parse(argv).id)
+    args = parser.parse(argv)
+    found = store.resolve(args.id)
     home = data_home(os.environ)
     if not asyncio.run(_interrupt(home, found)):
         if found in store.waiting():
@@ -174,7 +175,8 @@ def _fork(store: SessionStore, argv: Sequence[str]) -> int:
 def _uncompact(store: SessionStore, argv: Sequence[str]) -> int:
     parser = Parser("sessions uncompact", "Undo the newest compaction: the whole conversation goes on.")
     parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
-    found = store.resolve(parser.parse(argv).id)
+    args = parser.parse(argv)
+    found = store.resolve(args.id)
     lock = store.lock(found)
     try:
         is_done = store.undo_compaction(found)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import NoReturn
+
+_stops_at_parse: ContextVar[bool] = ContextVar("stops_at_parse", default=False)
 
 
 def nearest_of(word: str, known: Iterable[str]) -> str:
@@ -25,6 +28,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"k3agent {name}", description=description, allow_abbrev=False)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        if _stops_at_parse.get():
+            raise _Stopped(self)
         options, unknown = self.parse_known_args(argv)
         flags = [word for word in unknown if word.startswith("-") and word != "-"]
         if flags:
@@ -48,6 +53,28 @@ class Parser(argparse.ArgumentParser):
         end = "" if message.endswith((".", "?", "!")) else "."
         print(f"{self.prog}: {message}{end} See {self.prog} --help.", file=sys.stderr)
         sys.exit(2)
+
+
+class _Stopped(BaseException):
+    """A command has come to the check of its arguments. No `Exception`: commands may catch those."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def parser_of(command: Callable[[], object]) -> Parser:
+    """The parser that a command makes. It is stopped where it would check its arguments, the first thing that
+    each command does.
+    """
+    token = _stops_at_parse.set(True)
+    try:
+        command()
+    except _Stopped as stopped:
+        return stopped.parser
+    finally:
+        _stops_at_parse.reset(token)
+    raise RuntimeError(f"{command} ended without a check of its arguments; it must call Parser.parse first")
 
 
 def positive_int(text: str) -> int:

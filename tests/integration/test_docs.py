@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from k3agent.cli import COMMANDS
+from k3agent.reference.tree import places
 
 ROOT = Path(__file__).resolve().parents[2]
+MANUAL = ROOT / "docs" / "k3agent.1"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Commands of a line end at what joins it to the next one.
 _CALL = re.compile(r"\bk3agent (?P<words>[^\n`|;&)]*)")
@@ -20,13 +23,15 @@ _FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+)")
 
 
 @cache
-def help_text(command: str) -> str:
-    words = [command] if command else ["resume"]
-    ran = subprocess.run(
-        [sys.executable, "-P", "-m", "k3agent", *words, "--help"],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    return ran.stdout
+def flags_of(command: str) -> frozenset[str]:
+    """Of a command and its actions; none stands for the terminal UI."""
+    return frozenset(
+        name
+        for place in places()
+        if place.words[:1] == ((command,) if command else ())
+        for flag in place.flags
+        for name in flag.names
+    )
 
 
 def calls(page: Path) -> list[tuple[str, str]]:
@@ -45,29 +50,40 @@ def calls(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_flags_on_pages_exist(page: Path) -> None:
     for command, flag in calls(page):
-        known = _FLAG.findall(help_text(command))
-        # Commands with words of their own tell the flags there.
-        is_there = flag in known or flag in _subcommand_flags(command)
-        assert is_there, f"{page.name}: k3agent {command} has no {flag}"
-
-
-@cache
-def _subcommand_flags(command: str) -> frozenset[str]:
-    """Of the words that the overview of commands names for it."""
-    found: set[str] = set()
-    overview = COMMANDS.get(command, "")
-    listed = re.findall(r"\{([a-z,-]+)\}", help_text(command))
-    for name in {*re.findall(r"\b[a-z]+\b", overview.split(":")[0]), *",".join(listed).split(",")} - {""}:
-        ran = subprocess.run(
-            [sys.executable, "-P", "-m", "k3agent", command, name, "--help"],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        found |= set(_FLAG.findall(ran.stdout))
-    return frozenset(found)
+        assert flag in flags_of(command), f"{page.name}: k3agent {command} has no {flag}"
 
 
 def test_there_is_something_to_look_at() -> None:
     assert sum(len(calls(page)) for page in PAGES) > 40
+
+
+def test_the_manual_page_is_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "man_page.py"), "--check"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_manual_page_is_sound() -> None:
+    """Known requests, no stray escape; then what real formatters say of it, where there are any."""
+    text = MANUAL.read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if line.startswith("."):
+            assert re.match(r'\.(\\"|(TH|SH|SS|TP|PP|B|BR|I|br|EX|EE)\b)', line), line
+        assert not line.startswith("'"), line
+        assert not re.search(r"\\(?![-e&\"]|f[BIR])", line), line
+        assert line.count(r"\fB") + line.count(r"\fI") == line.count(r"\fR"), line
+    assert re.findall(r"^\.SH (.+)$", text, re.M)[:3] == ["NAME", "SYNOPSIS", "DESCRIPTION"]
+    formatters = [
+        ["mandoc", "-W", "error", "-T", "utf8"],
+        ["groff", "-man", "-Kutf8", "-Tutf8", "-ww", "-rLL=100n", "-P-c"],
+    ]
+    for command in formatters:
+        if shutil.which(command[0]) is not None:
+            ran = subprocess.run([*command, str(MANUAL)], capture_output=True, text=True, check=False)
+            assert (ran.returncode, ran.stderr) == (0, "")
+            shown = re.sub(r".\x08|\x1b\[[0-9;]*m", "", ran.stdout)
+            assert "--max-budget-usd X" in shown
+            assert "k3agent sessions export" in shown
 
 
 @pytest.mark.timeout(600)

@@ -43,14 +43,18 @@ FRONT_ENDS = {
     "k3agent.soak",
 }
 MIDDLE = {"k3agent.tools", "k3agent.providers", "k3agent.store", "k3agent.config"}
-# part -> the parts it may import besides itself; the package root holds the version and is free for all
-MAY_IMPORT: dict[str, set[str]] = {
-    "k3agent.__main__": {"k3agent.cli"},
-    "k3agent.cli": FRONT_ENDS
+COMMANDS = (
+    FRONT_ENDS
     | {"k3agent.commands", "k3agent.agent"}
     | MIDDLE
     | BASE
-    | {"k3agent.backend.cli", "k3agent.backend.plan", "k3agent.backend.bench"},
+    | {"k3agent.backend.cli", "k3agent.backend.plan", "k3agent.backend.bench"}
+)
+# part -> the parts it may import besides itself; the package root holds the version and is free for all
+MAY_IMPORT: dict[str, set[str]] = {
+    "k3agent.__main__": {"k3agent.cli"},
+    "k3agent.cli": COMMANDS | {"k3agent.reference"},
+    "k3agent.reference": COMMANDS | {"k3agent.cli"},
     "k3agent.commands": FRONT_ENDS | {"k3agent.agent"} | MIDDLE | BASE,
     **{front: {"k3agent.agent"} | MIDDLE | BASE for front in FRONT_ENDS},
     "k3agent.agent": MIDDLE | BASE,

@@ -1,0 +1,1 @@
+"""What the command line offers, taken from its own parsers: shell completions, the manual page."""
