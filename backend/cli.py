@@ -13,7 +13,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from k3agent.backend.errors import (
     RANK_LOST_STATUS,
     BackendError,
     EngineUnavailableError,
+    MissingPackageError,
     ModelFilesError,
     RankLostError,
 )
@@ -290,16 +292,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BackendError as error:
         print(f"k3agent serve: {error}", file=sys.stderr)
         return 2
-    # lazy: 0.3 s, and `--help` and refusals do not need it
-    from k3agent.backend.serve import serve
-
     try:
-        return asyncio.run(serve(args, folder))
+        return asyncio.run(_server()(args, folder))
     except BackendError as error:
         print(f"k3agent serve: {error}", file=sys.stderr)
         return RANK_LOST_STATUS if isinstance(error, RankLostError) else 1
     except KeyboardInterrupt:
         return 130
+
+
+def _server() -> Callable[[argparse.Namespace, Path], Coroutine[None, None, int]]:
+    try:
+        if find_spec("torch") is None:
+            # The engine process needs it; what the server needs often comes with other programs.
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        # lazy: 0.3 s, and `--help` and refusals do not need it
+        from k3agent.backend.serve import serve
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(error) from error
+    return serve
 
 
 def split_extra(argv: Sequence[str]) -> tuple[list[str], list[str]]:

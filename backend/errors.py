@@ -56,3 +56,13 @@ class RankLostError(EngineUnavailableError):
 
 class PeerLostError(BackendError):
     """A collective broke off. The fault is another rank's; whoever watches the processes knows whose."""
+
+
+class MissingPackageError(BackendError):
+    """The engine's own packages come with an extra, and one is not here."""
+
+    def __init__(self, error: ModuleNotFoundError) -> None:
+        """Raises `error` again where it is a fault of ours: a module of this program."""
+        if error.name is None or error.name.partition(".")[0] == "k3agent":
+            raise error
+        super().__init__(f"the package {error.name} is not installed: pip install 'k3agent[local]'")

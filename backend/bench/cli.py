@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k3agent.backend.cli import Parser
-from k3agent.backend.errors import BackendError
+from k3agent.backend.errors import BackendError, MissingPackageError
 
 if TYPE_CHECKING:
     from k3agent.backend.bench.client import BenchClient, Json
@@ -48,9 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments.pop(0) if arguments[:1] and arguments[0] in COMMANDS else "measure"
     if command == "model":
         options = parser(command).parse_args(arguments)
-        # lazy: imports torch, which the other commands leave to the server
-        from k3agent.backend.bench.model import run as run_model
-
+        try:
+            # lazy: imports torch, which the other commands leave to the server
+            from k3agent.backend.bench.model import run as run_model
+        except ModuleNotFoundError as error:
+            print(f"k3agent bench model: {MissingPackageError(error)}", file=sys.stderr)
+            return 2
         return run_model(options)
     args, flags = _parse(command, arguments)
     run = {"measure": _measure, "replay": _replay, "load": _load}[command]

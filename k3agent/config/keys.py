@@ -83,7 +83,7 @@ def _into_keyring(provider: str, key: str) -> str:
         import keyring  # lazy and optional: 0.1 s, and it may start a helper of the desktop
         import keyring.errors
     except ImportError:
-        return "the package keyring is not installed (pip install keyring)"
+        return "the package keyring is not installed (pip install 'k3agent[keyring]')"
     try:
         keyring.set_password(SERVICE, provider, key)
         # Some keyrings take everything and keep nothing.
@@ -100,7 +100,7 @@ def _from_keyring(provider: str, home: Path) -> str:
     except ImportError as error:
         raise ConfigError(
             f"the key of {provider} is in the system keyring, and the package keyring is not installed: run"
-            f" pip install keyring, or k3agent logout {provider} and k3agent login {provider}"
+            f" pip install 'k3agent[keyring]', or k3agent logout {provider} and k3agent login {provider}"
         ) from error
     try:
         return keyring.get_password(SERVICE, provider) or ""
