@@ -66,6 +66,7 @@ class K3App(App[int]):
         #: set by the chat screen; outlives it
         self.driver: Driver | None = None
         self._has_title = False
+        self._is_leaving = False
         self.make_client: Callable[[], ModelClient] | None = None
         if self.has_no_color:
             self._filters = [NoColor()]
@@ -103,9 +104,27 @@ class K3App(App[int]):
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     loop.add_signal_handler(number, self._signalled, number)
+        driver = self._driver
+        if hasattr(driver, "on_gone"):
+            driver.on_gone = lambda: self._signalled(signal.SIGHUP)  # type: ignore[union-attr]  # it is ours
+            driver.on_outdated = self._show_again  # type: ignore[union-attr]
 
     def _signalled(self, number: int) -> None:
-        self.run_worker(self.leave(128 + number), exclusive=False)
+        """A signal, or the end of the terminal, with which comes one."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            self.run_worker(self.leave(128 + number), exclusive=False)
+
+    def _show_again(self) -> None:
+        """What the terminal shows is not what was written."""
+        graphics.TERMINAL.forget_all()
+        self.chat.redraw_images()
+        self.refresh(layout=True)
+
+    @property
+    def has_lost_terminal(self) -> bool:
+        """Nobody sees what is printed; it may even wait for ever."""
+        return bool(getattr(self._driver, "is_lost", False))
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key | events.Paste):

@@ -126,6 +126,7 @@ def _flags(args: Namespace) -> dict[str, Any]:
 def run(options: UiOptions, *, prepare: Callable[[Any], None] | None = None) -> int:
     """Start logging, load the settings, show the UI. `prepare` gets the app before it runs."""
     import asyncio
+    import contextlib
     import gc
 
     # Nothing becomes garbage while modules load; the app switches the collector on again.
@@ -141,6 +142,8 @@ def run(options: UiOptions, *, prepare: Callable[[Any], None] | None = None) -> 
     if prepare is not None:
         prepare(app)
     asyncio.run(app.run_to_the_end())
-    if app.farewell:
-        print(app.farewell)
+    if app.farewell and not app.has_lost_terminal:
+        with contextlib.suppress(OSError):
+            # The terminal may have gone this very moment.
+            print(app.farewell, flush=True)
     return int(app.return_code or 0)

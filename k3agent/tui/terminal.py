@@ -1,18 +1,25 @@
 """The terminal's driver. Textual's own wakes ten times a second to look for a lone Esc, also while nothing is
 typed; this one sleeps until something comes, and looks again soon only when an escape sequence is unfinished.
+Textual's own also waits for ever for a terminal that is gone; this one says so to the app.
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import re
 import select
+import sys
+import termios
 import time
 from collections.abc import Callable
+from typing import Any
 
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+
+from k3agent.tui.output import Output
 
 READ_BYTES = 4096
 # How soon an unfinished sequence is looked at again: Textual's own time.
@@ -73,6 +80,59 @@ class QuietDriver(LinuxDriver):
     #: what the terminal says about its graphics, and who wants to know it
     answers: Answers | None = None
     on_answer: Callable[[tuple[str, ...], tuple[int, int] | None], None] | None = None
+    #: called in the app's loop: the terminal is gone; what it shows is not what was written
+    on_gone: Callable[[], None] = staticmethod(lambda: None)
+    on_outdated: Callable[[], None] = staticmethod(lambda: None)
+    _output: Output | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Nothing that is written to the terminal arrives."""
+        return self._output is not None and self._output.is_lost
+
+    def _tell(self, heard: Callable[[], None]) -> None:
+        """From a thread."""
+        with contextlib.suppress(RuntimeError):
+            # The loop has ended before the terminal has.
+            self._loop.call_soon_threadsafe(heard)
+
+    # --- writing ---
+
+    def start_application_mode(self) -> None:
+        told, shown = sys.__stderr__, sys.__stdout__
+        assert told is not None and shown is not None
+        self._output = Output(
+            # Standard error may be a file; the start has seen to it that standard output is a terminal.
+            told if told.isatty() else shown,
+            lambda: self._tell(self.on_gone),
+            lambda: self._tell(self.on_outdated),
+        )
+        super().start_application_mode()
+
+    def write(self, data: str) -> None:
+        if self._output is not None:
+            self._output.write(data)
+
+    def close(self) -> None:
+        super().close()
+        if self._output is not None:
+            self._output.stop()
+
+    def _sigcont_application(self, *_: Any) -> None:
+        """Textual's own starts a second time what runs already, unless Ctrl+Z has stopped it. But this signal
+        comes when a terminal hangs up, too, and after a stop from outside.
+        """
+        try:
+            termios.tcgetattr(self.fileno)
+        except termios.error:
+            return
+        if self._auto_restart and not self._must_signal_resume:
+            self.suspend_application_mode()
+            self._must_signal_resume = True
+        super()._sigcont_application()
+        self._tell(self.on_outdated)
+
+    # --- reading ---
 
     def ask(self, question: str) -> None:
         """Send a question of graphics.py."""
@@ -115,9 +175,10 @@ class QuietDriver(LinuxDriver):
                     is_ending = is_ending or END in os.read(wake_read, READ_BYTES)
                 data = b""
                 if self.fileno in ready:
-                    data = os.read(self.fileno, READ_BYTES)
+                    data = self._read()
                     if not data:
-                        # The terminal is gone; the hang-up signal ends the app.
+                        # Also where the hang-up signal is ignored.
+                        self._tell(self.on_gone)
                         break
                 typed = self._typed(decoder.decode(data), is_pause=not ready)
                 if typed:
@@ -130,6 +191,13 @@ class QuietDriver(LinuxDriver):
             os.close(wake_read)
             if write is not None:
                 os.close(write)
+
+    def _read(self) -> bytes:
+        """Nothing: the terminal is gone."""
+        try:
+            return os.read(self.fileno, READ_BYTES)
+        except OSError:
+            return b""
 
     def disable_input(self) -> None:
         if self._wake_write is not None:

@@ -237,5 +237,6 @@ class ChatScreen(ChatKeys):
             self.app.farewell = f"It goes on. To watch it again: k3agent resume {session.id}"
         elif session is not None and session.messages:
             self.app.farewell = f"To go on with this session: k3agent resume {session.id}"
+        await self.end_shell()
         await driver.close()
         await asyncio.sleep(0)

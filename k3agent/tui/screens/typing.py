@@ -217,6 +217,14 @@ class TypingChat(AnsweringChat):
             os.killpg(process.pid, 15)
         return True
 
+    async def end_shell(self) -> None:
+        """The app ends: so does the user's own command, with all that it has started."""
+        process = self.shell_process
+        if process is not None and process.returncode is None:
+            from k3agent.tools.support.processes import end_session  # lazy: only when one runs
+
+            await end_session(process.pid)
+
     # --- the editor ---
 
     def on_prompt_editor_asked(self) -> None:
