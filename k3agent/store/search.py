@@ -76,14 +76,18 @@ def forget_session(home: Path, session_id: str) -> None:
         with closing(open_index(home)) as index:
             if index.execute("SELECT 1 FROM indexed WHERE session_id = ?", (session_id,)).fetchone() is None:
                 return
-            index.execute("BEGIN IMMEDIATE")
-            index.execute("DELETE FROM texts WHERE session_id = ?", (session_id,))
-            index.execute("DELETE FROM indexed WHERE session_id = ?", (session_id,))
-            index.execute("COMMIT")
-            # Deleted words would stay in the lists of the index until they are merged.
-            index.execute("INSERT INTO texts (texts) VALUES ('optimize')")
+            _forget(index, session_id)
     except sqlite3.Error as error:
         raise StoreError(f"cannot clear {home / FILE_NAME}: {error}; delete that file") from error
+
+
+def _forget(index: sqlite3.Connection, session_id: str) -> None:
+    index.execute("BEGIN IMMEDIATE")
+    index.execute("DELETE FROM texts WHERE session_id = ?", (session_id,))
+    index.execute("DELETE FROM indexed WHERE session_id = ?", (session_id,))
+    index.execute("COMMIT")
+    # Deleted words would stay in the lists of the index until they are merged.
+    index.execute("INSERT INTO texts (texts) VALUES ('optimize')")
 
 
 def _quoted(word: str) -> str:
@@ -127,6 +131,7 @@ def _follow(index: sqlite3.Connection, home: Path) -> int:
     end = time.monotonic() + PATIENCE_S
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as sessions:
         known = dict(index.execute("SELECT session_id, seq FROM indexed"))
+        _drop_gone(index, sessions, known)
         behind = [
             (session_id, cwd)
             for session_id, seq, cwd in sessions.execute(
@@ -142,19 +147,30 @@ def _follow(index: sqlite3.Connection, home: Path) -> int:
     return 0
 
 
+def _drop_gone(index: sqlite3.Connection, sessions: sqlite3.Connection, known: dict[str, int]) -> None:
+    """A session that was deleted while a search took it up."""
+    there = {row[0] for row in sessions.execute("SELECT DISTINCT session_id FROM messages")}
+    for session_id in known.keys() - there:
+        _forget(index, session_id)
+
+
 def _follow_session(
     index: sqlite3.Connection, sessions: sqlite3.Connection, session_id: str, cwd: str, seq: int, end: float
 ) -> bool:
     """False when time ran out in the middle; what was done counts."""
     while time.monotonic() < end:
-        rows = sessions.execute(
-            "SELECT seq, body FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
-            (session_id, seq, BATCH),
-        ).fetchall()
-        if not rows:
-            return True
         index.execute("BEGIN IMMEDIATE")
         try:
+            # Another search may have come further meanwhile.
+            done = index.execute("SELECT seq FROM indexed WHERE session_id = ?", (session_id,)).fetchone()
+            seq = max(seq, done[0]) if done else seq
+            rows = sessions.execute(
+                "SELECT seq, body FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+                (session_id, seq, BATCH),
+            ).fetchall()
+            if not rows:
+                index.execute("ROLLBACK")
+                return True
             for number, body in rows:
                 seq = number
                 _take_up(index, session_id, cwd, body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,4 +126,24 @@ def test_facts_are_kept_once_changed_and_removed(store: SessionStore) -> None:
         store.add_memory("", "x" * 1001, "user")
     # A number is never given to another fact.
     assert store.add_memory("/w/a", "new", "user").id > other.id
+    store.close()
+
+
+def test_searches_at_once_take_up_each_message_once(store: SessionStore) -> None:
+    for number in range(1, 28):
+        say(store, "one", number, f"common word {number}")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: search(store.home, "common"), range(8)))
+    with closing(sqlite3.connect(store.home / FILE_NAME)) as index:
+        assert index.execute("SELECT count(*) FROM texts").fetchone() == (27,)
+    store.close()
+
+
+def test_what_a_search_took_up_of_a_session_that_was_deleted_meanwhile_goes(store: SessionStore) -> None:
+    say(store, "one", 1, "confidentialword")
+    say(store, "two", 1, "something else")
+    assert search(store.home, "confidentialword").hits
+    # As if the search had come between the index and the rows.
+    store._db.execute("DELETE FROM messages WHERE session_id = 'one'")
+    assert not search(store.home, "confidentialword").hits
     store.close()
