@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from k3agent.acp.server import Server, ServerOptions
-from k3agent.jsonrpc import Peer
+from k3agent.acp.stdio import serve
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -20,7 +19,6 @@ DESCRIPTION = (
     "Agent Client Protocol over standard input and output, for editors. An editor starts it; sessions, their"
     " folders and prompts come from there."
 )
-END_LIMIT_S = 5.0
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -53,38 +51,6 @@ def run(args: Namespace, environ: Mapping[str, str]) -> int:
     )
     if sys.stdin.isatty():
         print("k3agent acp: waits for an editor's messages; see docs/guide/editors.md.", file=sys.stderr)
-    signum = asyncio.run(_serve(options))
+    signum = asyncio.run(serve(Server(options)))
     # The thread that reads standard input may wait for ever: nothing is left that needs an orderly end.
     os._exit(128 + signum if signum else 0)
-
-
-async def _serve(options: ServerOptions) -> int:
-    """The signal that ended it, or 0."""
-    from k3agent.acp.stdio import StandardStreams
-
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def end(signum: int) -> None:
-        if not ended.done():
-            ended.set_result(signum)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, end, number)
-    server = Server(options)
-    streams: StandardStreams | None = None
-    peer = Peer(
-        lambda message: streams.send(message) if streams is not None else None,
-        on_request=server.request,
-        on_notification=server.notification,
-    )
-    server.peer = peer
-    streams = StandardStreams(peer.receive_line, lambda: end(0))
-    signum = await ended
-    peer.close("the editor has closed the connection")
-    try:
-        async with asyncio.timeout(END_LIMIT_S):
-            await server.aclose()
-    except TimeoutError:
-        pass
-    streams.close()
-    return signum

@@ -1,4 +1,4 @@
-"""Lines of JSON over this process's standard input and output.
+"""A server of JSON lines over this process's standard input and output.
 
 Both are read and written by threads with plain system calls: they may be pipes, sockets or files, and an
 editor that reads slowly holds up nobody. Whatever else prints goes to standard error from then on.
@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any, Protocol
 
+from k3agent.jsonrpc import Peer
 from k3agent.types import JsonObject
 
+log = logging.getLogger(__name__)
+
+END_LIMIT_S = 5.0
 MAX_LINE_BYTES = 128 * 1024 * 1024
 
 
@@ -77,3 +84,45 @@ class StandardStreams:
         except RuntimeError:
             # The loop has ended before the input has.
             return
+
+
+class Served(Protocol):
+    """Who answers. `peer` is set before the first message comes."""
+
+    peer: Peer
+
+    async def request(self, method: str, params: JsonObject) -> Any: ...
+
+    def notification(self, method: str, params: JsonObject) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def serve(server: Served) -> int:
+    """Until the other side closes standard input, or a signal comes: its number, or 0."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(signum: int) -> None:
+        if not ended.done():
+            ended.set_result(signum)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, end, number)
+    streams: StandardStreams | None = None
+    peer = Peer(
+        lambda message: streams.send(message) if streams is not None else None,
+        on_request=server.request,
+        on_notification=server.notification,
+    )
+    server.peer = peer
+    streams = StandardStreams(peer.receive_line, lambda: end(0))
+    signum = await ended
+    peer.close("the other side has closed the connection")
+    try:
+        async with asyncio.timeout(END_LIMIT_S):
+            await server.aclose()
+    except TimeoutError:
+        log.warning("some sessions did not end in time")
+    streams.close()
+    return signum

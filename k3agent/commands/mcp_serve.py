@@ -10,13 +10,12 @@ import asyncio
 import dataclasses
 import logging
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from k3agent import __version__
-from k3agent.acp.stdio import StandardStreams
+from k3agent.acp import stdio
 from k3agent.agent.live import Broadcast
 from k3agent.agent.options import SessionOptions
 from k3agent.agent.session import Session
@@ -39,7 +38,6 @@ log = logging.getLogger(__name__)
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 NUM_LISTED = 20
 MAX_REPORTS = 200
-CLOSE_S = 5.0
 ABOUT = (
     "k3agent is a coding agent. `run` hands it a task in a folder: it reads, edits, runs commands"
     " in a sandbox, and reports. `resume` says more in the same session. With `background` both come back at"
@@ -116,37 +114,9 @@ def serve(argv: Sequence[str]) -> int:
         allow=tuple(args.allow),
         deny=tuple(args.deny),
     )
-    signum = asyncio.run(_serve(server))
+    signum = asyncio.run(stdio.serve(server))
     # The thread that reads standard input may wait for ever.
     os._exit(128 + signum if signum else 0)
-
-
-async def _serve(server: AgentServer) -> int:
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def end(signum: int) -> None:
-        if not ended.done():
-            ended.set_result(signum)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, end, number)
-    streams: StandardStreams | None = None
-    peer = Peer(
-        lambda message: streams.send(message) if streams is not None else None,
-        on_request=server.request,
-        on_notification=server.notification,
-    )
-    server.peer = peer
-    streams = StandardStreams(peer.receive_line, lambda: end(0))
-    signum = await ended
-    peer.close("the client has closed the connection")
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await server.aclose()
-    except TimeoutError:
-        log.warning("some sessions did not end in time")
-    streams.close()
-    return signum
 
 
 @dataclasses.dataclass(slots=True)
