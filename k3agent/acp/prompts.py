@@ -15,16 +15,11 @@ from urllib.parse import unquote, urlsplit
 
 from k3agent.acp.fields import invalid, optional_text, text_of
 from k3agent.safety.fencing import fence
+from k3agent.safety.images import COMMON, image_type
 from k3agent.types import ImagePart, JsonObject
 
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
 MAX_ATTACHED_CHARS = 200_000
-IMAGE_MIMES = {
-    "image/png": (b"\x89PNG\r\n\x1a\n",),
-    "image/jpeg": (b"\xff\xd8\xff",),
-    "image/gif": (b"GIF87a", b"GIF89a"),
-    "image/webp": (b"RIFF",),
-}
 
 
 def read_blocks(blocks: Sequence[Any], cwd: Path) -> tuple[str, list[ImagePart]]:
@@ -63,10 +58,9 @@ def _image(mime: str, data: str) -> ImagePart:
         raise invalid(f"the data of an image is no base64: {error}") from error
     if len(content) > MAX_IMAGE_BYTES:
         raise invalid(f"an image of {len(content):,} bytes is too large; at most {MAX_IMAGE_BYTES:,}")
-    marks = IMAGE_MIMES.get(mime)
-    if marks is None:
-        raise invalid(f"images of type {mime!r} are not taken; send one of {', '.join(IMAGE_MIMES)}")
-    if not content.startswith(marks):
+    if mime not in COMMON:
+        raise invalid(f"images of type {mime!r} are not taken; send one of {', '.join(COMMON)}")
+    if image_type(content) != mime:
         raise invalid(f"an image that is said to be {mime} is none")
     return ImagePart(mime=mime, data=content)
 

@@ -10,18 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from k3agent.errors import ConfigError, K3AgentError
+from k3agent.safety.images import image_type
 from k3agent.types import ImagePart, JsonObject
 
 # How long to wait for a pipe that was announced with --stdin and has nothing yet, and between its pieces.
 _GRACE_S = 0.5
 _SILENCE_S = 2.0
-_IMAGE_TYPES = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-    b"BM": "image/bmp",
-}
 
 
 class UsageError(K3AgentError):
@@ -73,9 +67,7 @@ def read_image(path: Path) -> ImagePart:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"--image {path}: {error.strerror}") from error
-    mime = next((kind for magic, kind in _IMAGE_TYPES.items() if data.startswith(magic)), None)
-    if mime is None and data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        mime = "image/webp"
+    mime = image_type(data)
     if mime is None:
         raise UsageError(f"--image {path}: not a PNG, JPEG, GIF, WebP or BMP file")
     return ImagePart(mime=mime, data=data)

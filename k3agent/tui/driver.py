@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from k3agent.config.settings import Settings
 from k3agent.errors import K3AgentError, SessionInUseError
 from k3agent.events import AnyEvent, TurnEnded, TurnOutcome
+from k3agent.safety.images import image_type
 from k3agent.tui.start import UiOptions
 from k3agent.types import ImagePart
 
@@ -316,10 +317,7 @@ def shell_environ(options: UiOptions) -> dict[str, str]:
 def image_part(path: Path) -> ImagePart:
     """An image file by its content. Raises ConfigError's parent for files that are none."""
     data = path.read_bytes()
-    kinds = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"BM": "image/bmp"}
-    mime = next((kind for magic, kind in kinds.items() if data.startswith(magic)), None)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        mime = "image/webp"
+    mime = image_type(data)
     if mime is None:
         raise K3AgentError(f"{path} is no PNG, JPEG, GIF, WebP or BMP file")
     return ImagePart(mime=mime, data=data)

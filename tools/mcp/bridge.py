@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 
 from k3agent.errors import ToolError
 from k3agent.prompts.loader import load
+from k3agent.safety.images import COMMON, image_type
 from k3agent.safety.visible import reveal
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.mcp.catalog import Listed, tool_name
@@ -25,12 +26,6 @@ from k3agent.types import ImagePart, JsonObject, ToolSpec
 MAX_TEXT_CHARS = 400_000
 MAX_IMAGES = 8
 MAX_IMAGE_BYTES = 8 * 1024 * 1024
-IMAGE_MARKS = {
-    "image/png": b"\x89PNG\r\n\x1a\n",
-    "image/jpeg": b"\xff\xd8\xff",
-    "image/gif": b"GIF8",
-    "image/webp": b"RIFF",
-}
 BRIDGE = "mcp"
 
 
@@ -203,9 +198,8 @@ def _image(block: JsonObject) -> ImagePart | None:
     mime, data = block.get("mimeType"), block.get("data")
     if not isinstance(mime, str) or not isinstance(data, str) or len(data) > MAX_IMAGE_BYTES * 4 // 3 + 4:
         return None
-    mark = IMAGE_MARKS.get(mime)
     try:
         content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return None
-    return ImagePart(mime=mime, data=content) if mark is not None and content.startswith(mark) else None
+    return ImagePart(mime=mime, data=content) if mime in COMMON and image_type(content) == mime else None
