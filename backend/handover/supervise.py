@@ -42,12 +42,13 @@ class Supervisor:
         self._lines: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
-        self._stopping = threading.Event()
+        # No event: setting one from a signal handler can wait for the very code that it interrupts.
+        self._is_stopping = False
         self.num_restarts = 0
 
     def stop(self) -> None:
         """End the server; `run` then returns 0."""
-        self._stopping.set()
+        self._is_stopping = True
 
     def run(self, on_ready: Callable[[], None], ready_timeout_s: float) -> int:
         """Serve until stopped. `on_ready` is called once, at the first answer. Raises EngineUnavailableError
@@ -118,7 +119,7 @@ class Supervisor:
     def _wait_ready(self, timeout_s: float) -> bool:
         """Whether it answers; False when stopped meanwhile."""
         begun = told = time.monotonic()
-        while not self._stopping.is_set():
+        while not self._is_stopping:
             assert self._process is not None
             if self._process.poll() is not None:
                 raise EngineUnavailableError(
@@ -136,13 +137,16 @@ class Supervisor:
                 log.info(
                     "still loading after %.0f s: %s", now - begun, self._lines[-1] if self._lines else ""
                 )
-            self._stopping.wait(POLL_S)
+            time.sleep(POLL_S)
         return False
 
     def _watch(self) -> str | None:
         """Why the server has to be started again; None when stopped."""
         heard = time.monotonic()
-        while not self._stopping.wait(POLL_S):
+        while True:
+            time.sleep(POLL_S)
+            if self._is_stopping:
+                return None
             assert self._process is not None
             if self._process.poll() is not None:
                 return f"the server ended with status {self._process.returncode}"
@@ -150,7 +154,6 @@ class Supervisor:
                 heard = time.monotonic()
             elif time.monotonic() - heard > MAX_SILENT_S:
                 return f"the server has not answered for {MAX_SILENT_S:.0f} s"
-        return None
 
     def _answers(self) -> bool:
         if self._url is None:
