@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from k3agent.backend.errors import BackendError
 from k3agent.backend.training import run
 from k3agent.backend.training.data import Feed, HostBatch
-from k3agent.backend.training.variants import ABLATIONS, UNROUNDED, Variant
+from k3agent.backend.training.variants import ABLATIONS, K3, UNROUNDED, Variant
 
 if TYPE_CHECKING:  # the workers import this module and are to stay small
     from k3agent.backend.training.network import Batch
@@ -143,16 +143,17 @@ def losses(made: "Trainer", judged: "list[Batch]") -> tuple[float, float, float]
 
 
 def table(rows: Mapping[str, Row]) -> str:
-    """The rows as Markdown, each against the first."""
+    """The rows as Markdown, each against K3's where that is there."""
     lines = [
         "| | loss | rounded to MXFP4 | against K3's | wrong tokens | busiest expert / mean, worst layer |"
         " all layers | tokens/s |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    base = next(iter(rows.values())).loss_rounded
+    base = rows.get(K3)
     for row in rows.values():
+        against = f"{row.loss_rounded / base.loss_rounded - 1:+.1%}" if base else ""
         lines.append(
-            f"| {row.name} | {row.loss:.4f} | {row.loss_rounded:.4f} | {row.loss_rounded / base - 1:+.1%} |"
+            f"| {row.name} | {row.loss:.4f} | {row.loss_rounded:.4f} | {against} |"
             f" {row.error_rounded:.2%} | {row.imbalance_max:.2f} | {row.imbalance_mean:.2f} |"
             f" {row.tokens_per_s:,.0f} |"
         )
@@ -166,7 +167,7 @@ def rounding(rows: Mapping[str, Row]) -> Iterator[str]:
         return
     yield ""
     yield f"Rounding costs, against the unrounded loss of {UNROUNDED!r} ({plain.loss:.4f}):"
-    for name in ("k3", "inputs never rounded"):
+    for name in (K3, "inputs never rounded"):
         if (row := rows.get(name)) is not None:
             yield f"* {row.name}, rounding in the loop: {row.loss_rounded / plain.loss - 1:+.2%}"
     yield f"* {plain.name}, rounded afterwards: {plain.loss_rounded / plain.loss - 1:+.2%}"

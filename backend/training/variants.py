@@ -88,9 +88,9 @@ def checked(variant: Variant) -> Variant:
 
 
 BASE = Variant(round_inputs=True)
-UNROUNDED = "never rounded"
+K3, UNROUNDED = "k3", "never rounded"
 ABLATIONS: dict[str, Variant] = {
-    "k3": BASE,
+    K3: BASE,
     "balancing by sign": replace(BASE, balancing=SIGN),
     "no balancing": replace(BASE, balancing=NONE),
     "Muon on whole matrices": replace(BASE, matrices=WHOLE),
