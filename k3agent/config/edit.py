@@ -9,6 +9,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from k3agent.config.settings import PROVIDER_SPECS, SPECS, nearest, parse_text
 from k3agent.errors import ConfigError
+from k3agent.safety.writing import replace_text
 
 
 def set_value(path: Path, key: str, text: str) -> None:
@@ -32,7 +33,8 @@ def set_value(path: Path, key: str, text: str) -> None:
             table[part] = tomlkit.table(is_super_table=part == "providers")
         table = table[part]  # type: ignore[assignment]
     table[parts[-1]] = list(value) if isinstance(value, tuple) else value
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(tomlkit.dumps(document), encoding="utf-8")
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, tomlkit.dumps(document))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}; check the folder") from error

@@ -7,12 +7,12 @@ keyring. A variable that is set in the environment always wins.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from k3agent.errors import ConfigError
+from k3agent.safety.writing import replace_text
 
 SERVICE = "k3agent"
 _FILE = "keys.json"
@@ -131,12 +131,8 @@ def _load(home: Path) -> dict[str, dict[str, Any]]:
 def _save(home: Path, entries: Mapping[str, Any]) -> None:
     """Complete or not at all, and never readable for others, not even for a moment."""
     path = home / _FILE
-    draft = path.with_name(f"{_FILE}.{os.getpid()}")
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(entries, file, indent=1)
-        draft.replace(path)
+        replace_text(path, json.dumps(entries, indent=1), mode=0o600)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}; check the folder") from error

@@ -8,7 +8,6 @@ the form that other programs read too, {"mcpServers": {NAME: {...}}}; keys that 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from k3agent.config.paths import user_config
 from k3agent.config.places import trust_folder
 from k3agent.config.trust import is_trusted
 from k3agent.errors import ConfigError
+from k3agent.safety.writing import replace_text
 from k3agent.types import JsonObject, ServerSpec
 
 KEY = "mcpServers"
@@ -189,17 +189,8 @@ def write_server(path: Path, name: str, entry: JsonObject | None) -> bool:
         known[name] = entry
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A link, as people who keep their files elsewhere have it, stays one.
-        real = path.resolve()
-        mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
-        draft = real.with_name(f"{real.name}.{os.getpid()}")
-        draft.unlink(missing_ok=True)
-        # Headers and variables in it may be secret: others cannot read it, not even for a moment.
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
-            os.fchmod(fd, mode)
-        draft.replace(real)
+        # Headers and variables in it may be secret.
+        replace_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
     return was_there

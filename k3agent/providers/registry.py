@@ -25,6 +25,7 @@ from k3agent.providers.dialects import (
     is_kimi_model,
     known_model,
 )
+from k3agent.safety.writing import replace_text
 from k3agent.types import Effort
 
 log = logging.getLogger(__name__)
@@ -229,9 +230,7 @@ class EndpointMemory:
         known = {**self._load(), base_url: field}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._path.with_suffix(".new")
-            temporary.write_text(json.dumps(known, indent=1), encoding="utf-8")
-            temporary.replace(self._path)
+            replace_text(self._path, json.dumps(known, indent=1))
         except OSError as error:
             log.warning("%s cannot be written: %s", self._path, error)
 

@@ -7,9 +7,9 @@ knows its tools before the server is there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import Any
 
 from k3agent.safety.fencing import fence, speaks_to_the_model
 from k3agent.safety.visible import reveal
+from k3agent.safety.writing import replace_text
 from k3agent.types import JsonObject, ServerSpec, ToolSpec
 
 PREFIX = "mcp__"
@@ -144,14 +145,9 @@ def remember(home: Path, server: ServerSpec, tools: list[Any]) -> None:
     known[key] = tools
     for old in list(known)[:-MAX_REMEMBERED]:
         del known[old]
-    draft = home / f"{_FILE}.{os.getpid()}"
-    try:
+    with contextlib.suppress(OSError):
         # For its owner alone, as everything in this folder.
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(known, file)
-        draft.replace(home / _FILE)
-    except OSError:
-        draft.unlink(missing_ok=True)
+        replace_text(home / _FILE, json.dumps(known), mode=0o600)
 
 
 def _load(home: Path) -> dict[str, list[Any]]:
