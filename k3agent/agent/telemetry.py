@@ -28,12 +28,20 @@ SECOND_BUCKETS = (0.01, 0.04, 0.16, 0.64, 2.5, 10, 40, 160, 640)
 """Boundaries as the conventions advise them."""
 
 
+def _is_installed() -> bool:
+    try:
+        return all(map(find_spec, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")))
+    except ModuleNotFoundError:
+        # A parent is missing; other packages bring a part of OpenTelemetry.
+        return False
+
+
 class Telemetry:
     """A reader of one session's events. `close` sends what is left."""
 
     def __init__(self, session: SessionId, info: ModelInfo, parent: SessionId | None = None) -> None:
         """Raises ConfigError where the packages are not installed."""
-        if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
+        if not _is_installed():
             raise ConfigError(
                 "telemetry.otlp is on, and OpenTelemetry is not installed: pip install 'k3agent[otel]'"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +18,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from support.agents import ReplayClient, call, options
 
 from k3agent.agent.session import Session
+from k3agent.agent.telemetry import Telemetry
+from k3agent.errors import ConfigError
 from k3agent.events import CallStarted
 from k3agent.providers.scripted import Step
+from k3agent.types import SessionId
 
 SECRET_WORDS = "the quick brown fox"
 
@@ -127,3 +131,12 @@ async def test_nobody_at_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyP
     begun = time.monotonic()
     await session.aclose()
     assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.exporter", "opentelemetry.sdk"])
+def test_a_part_of_the_packages_is_not_enough(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(missing)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigError, match=r"pip install 'k3agent\[otel\]'"):
+        Telemetry(SessionId("s"), ReplayClient([]).info)

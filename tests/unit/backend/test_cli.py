@@ -1,11 +1,12 @@
 """Flags of `k3agent serve`: sizes, counts, keys, and what stands in for a wrong one."""
 
 import argparse
+import sys
 
 import pytest
 
 from k3agent.backend import cli
-from k3agent.backend.errors import BackendError
+from k3agent.backend.errors import BackendError, MissingPackageError
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,16 @@ def test_others_need_one(host: str) -> None:
     with pytest.raises(BackendError, match="--api-key"):
         cli.check_exposure(host, None)
     cli.check_exposure(host, "key")
+
+
+def test_a_missing_package_names_the_extra(monkeypatch, capsys) -> None:
+    monkeypatch.delitem(sys.modules, "k3agent.backend.serve", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert cli.main(["--port", "0"]) == 1
+    error = capsys.readouterr().err
+    assert error == "k3agent serve: the package uvicorn is not installed: pip install 'k3agent[local]'\n"
+
+
+def test_a_missing_module_of_ours_is_no_missing_package() -> None:
+    with pytest.raises(ModuleNotFoundError, match="gone"):
+        MissingPackageError(ModuleNotFoundError("gone", name="k3agent.backend.gone"))
