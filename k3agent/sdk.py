@@ -219,7 +219,7 @@ class Agent:
         if self.ephemeral:
             if self.session is not None:
                 raise ConfigError("ephemeral=True has no earlier sessions to go on with")
-            home = self._scratch = Path(tempfile.mkdtemp(prefix="k3agent-"))
+            self._scratch = Path(tempfile.mkdtemp(prefix="k3agent-"))
         if self.client is None:
             self._own_client = choose_client(settings, environ, home)
         client = self.client or self._own_client
@@ -229,6 +229,9 @@ class Agent:
         )
         return dataclasses.replace(
             options,
+            # Trust, logins and lists of tools are the user's; only what is stored of the session is not kept.
+            home=self._scratch or home,
+            user_home=home,
             limits=self.limits or options.limits,
             response_schema=self.schema,
             is_interactive=self.approve is not None,

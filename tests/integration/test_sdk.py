@@ -14,7 +14,8 @@ from support.headless import Bench
 from support.runs import served
 
 import k3agent
-from k3agent.events import ApprovalAsked, CallEnded, TurnEnded, TurnStarted
+from k3agent.config.trust import set_trust
+from k3agent.events import ApprovalAsked, CallEnded, MessageAdded, TurnEnded, TurnStarted
 from k3agent.providers.scripted import Step
 
 
@@ -152,6 +153,16 @@ async def test_nothing_is_left_of_an_ephemeral_one(bench: Bench) -> None:
     async with agent(bench, Step(text="Hi."), ephemeral=True) as made:
         await made.run("Hi.")
     assert not (bench.home / "k3agent.db").exists() and not list(bench.home.rglob("*.db"))
+
+
+async def test_an_ephemeral_one_has_what_the_user_trusts(bench: Bench) -> None:
+    commands = bench.workspace / ".k3agent" / "commands"
+    commands.mkdir(parents=True)
+    (commands / "greet.md").write_text("Say hello to $1.")
+    set_trust(bench.home, commands.parent, is_trusted=True)
+    async with agent(bench, Step(text="Hi."), ephemeral=True) as made:
+        events = [event async for event in made.stream("/greet Ann")]
+    assert "Say hello to Ann." in [event.message.text for event in events if isinstance(event, MessageAdded)]
 
 
 @pytest.mark.parametrize(
