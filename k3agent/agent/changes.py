@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k3agent.agent.instructions import git_root
+from k3agent.config.paths import git_root
 from k3agent.errors import StoreError
 from k3agent.store.worktree import harmless
 

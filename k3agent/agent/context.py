@@ -13,7 +13,8 @@ from pathlib import Path
 
 from k3agent import codec
 from k3agent.agent.git_marks import git_folder
-from k3agent.agent.instructions import HEAD, Instruction, git_root, render_instructions
+from k3agent.agent.instructions import HEAD, Instruction, render_instructions
+from k3agent.config.paths import git_root
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.prompts.loader import load
 from k3agent.providers.base import ModelInfo, Profile

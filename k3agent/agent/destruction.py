@@ -16,6 +16,7 @@ from k3agent.agent import git_rules
 from k3agent.agent.permissions import Action, Mode, Territory
 from k3agent.agent.shell_rules import Judge
 from k3agent.agent.shell_syntax import ParsedCommand, SimpleCommand, Word, parse
+from k3agent.config.paths import repository_root
 from k3agent.store.filetree import IGNORED, REPOSITORY, SPECIAL, TOO_LARGE, UNREADABLE
 
 
@@ -151,8 +152,8 @@ class _Reading:
             reasons = NOT_GIT - {REPOSITORY}
         if sub is None or (sub == "clean" and short.count("f") > 1) or sub == "submodule":
             reasons |= {REPOSITORY}
-        own = _repository(self._bases[0])
-        places = [_repository(base) for base in bases]
+        own = repository_root(self._bases[0])
+        places = [repository_root(base) for base in bases]
         # A repository inside the workspace is left alone as a rule.
         threats = [Threat(place, reasons | ({REPOSITORY} if place != own else set())) for place in places]
         if not git_rules.is_reading(simple):
@@ -175,7 +176,3 @@ class _Reading:
             else:
                 break
         return bases, words[at:]
-
-
-def _repository(folder: Path) -> Path:
-    return next((path for path in (folder, *folder.parents) if (path / ".git").exists()), folder)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from k3agent.agent.instructions import git_root
+from k3agent.config.paths import git_root
 
 LOCKS = ("index.lock", "HEAD.lock")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from k3agent.agent.digest import shortened
+from k3agent.config.paths import git_root
 from k3agent.errors import ConfigError
 from k3agent.safety.fencing import fence
 from k3agent.safety.secretfiles import is_secret_file
@@ -44,11 +45,6 @@ class Instruction:
     path: Path
     text: str
     size_bytes: int
-
-
-def git_root(cwd: Path) -> Path | None:
-    """The nearest folder at or above `cwd` with a `.git` (a file in worktrees)."""
-    return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), None)
 
 
 def find_instructions(cwd: Path, environ: Mapping[str, str], *, is_wide: bool = False) -> list[Instruction]:

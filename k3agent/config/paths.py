@@ -32,12 +32,14 @@ def prefix_cache(environ: Mapping[str, str]) -> Path:
     return folder / "k3agent" / "prefixes"
 
 
+def git_root(cwd: Path) -> Path | None:
+    """The nearest folder at or above `cwd` with a `.git` (a file in worktrees)."""
+    return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), None)
+
+
 def repository_root(cwd: Path) -> Path:
-    """The nearest folder upwards with a `.git`, else `cwd` itself."""
-    for folder in (cwd, *cwd.parents):
-        if (folder / ".git").exists():
-            return folder
-    return cwd
+    """The same, else `cwd` itself."""
+    return git_root(cwd) or cwd
 
 
 def repository_configs(cwd: Path) -> tuple[Path, Path] | None:
