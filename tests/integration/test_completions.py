@@ -22,18 +22,21 @@ echo "{NEWEST}  2026-05-01 22:30    4 messages  nano            ● rm \\$(touch
 echo "{OLDEST}  2026-04-01 12:00    2 messages  nano            ; touch owned  (/w)"
 """
 
+# The function is called by readline, as the script has it registered, and writes down what it replied.
 BASH = r"""
-source "$1"; shift
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
-_k3agent
-printf '%s\n' "${COMPREPLY[@]}"
+PS1=
+source "$SCRIPT"
+offer() { _k3agent; printf '%s\n' "${COMPREPLY[@]}" END >>"$OFFERED"; }
+eval "$(complete -p k3agent | sed 's/-F _k3agent/-F offer/')"
+echo READY >>"$OFFERED"
 """
 # What is offered is what the completion hands to compadd; -O has it name what fits the word.
 ZSH = r"""
 PS1=
+fpath=(${SCRIPT:h} $fpath)
 autoload -Uz compinit
 compinit -u -D
-source "$SCRIPT"
+[[ $SCRIPT == */_k3agent ]] || source "$SCRIPT"
 compadd() {
   local -a fitting
   if [[ " $* " != *' -'[OAD]' '* ]]; then
@@ -66,26 +69,22 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _bash(script: Path, line: str, environ: dict[str, str]) -> set[str]:
-    # As readline splits a line with COMP_WORDBREAKS: = is a word of its own.
-    words = line.replace("=", " = ").rstrip(" ").split() + ([""] if line.endswith(" ") else [])
-    command = ["bash", "--norc", "-c", BASH, "bash", str(script), *words]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=True)
-    assert not ran.stderr
-    return set(ran.stdout.split("\n")) - {""}
+    return _in_terminal(["bash", "--norc", "--noprofile", "-i"], BASH, script, line, environ)
 
 
 def _zsh(script: Path, line: str, environ: dict[str, str]) -> set[str]:
-    offered = script.parent / "offered"
+    return _in_terminal(["zsh", "-d", "-i", "+o", "globalrcs"], ZSH, script, line, environ)
+
+
+def _in_terminal(command: list[str], text: str, script: Path, line: str, environ: dict[str, str]) -> set[str]:
+    """Type the line and a tab into an interactive shell that was set up by `text`."""
+    offered, set_up = Path(environ["HOME"]) / "offered", Path(environ["HOME"]) / "setup"
     offered.write_text("", encoding="utf-8")
-    set_up = script.parent / "setup.zsh"
-    set_up.write_text(ZSH, encoding="utf-8")
+    set_up.write_text(text, encoding="utf-8")
     child, terminal = pty.fork()
     if child == 0:
-        os.execvpe(
-            "zsh",
-            ["zsh", "-d", "-i", "+o", "globalrcs"],
-            {**environ, "SCRIPT": str(script), "OFFERED": str(offered), "TERM": "xterm"},
-        )
+        own = {"SCRIPT": str(script), "OFFERED": str(offered), "TERM": "xterm", "INPUTRC": "/dev/null"}
+        os.execvpe(command[0], command, {**environ, **own})
     try:
         _type(terminal, f" source {set_up}\n", offered, "READY")
         _type(terminal, f"{line}\t", offered, "END")
@@ -105,7 +104,7 @@ def _type(terminal: int, keys: str, offered: Path, mark: str) -> None:
             shown += os.read(terminal, 65536)
         except BlockingIOError:
             time.sleep(0.05)
-        assert time.monotonic() < end, f"zsh never came to {mark}: {shown!r}"
+        assert time.monotonic() < end, f"the shell never came to {mark}: {shown!r}"
 
 
 def _fish(script: Path, line: str, environ: dict[str, str]) -> set[str]:
@@ -133,7 +132,9 @@ def offer(
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     path = f"{scripts / 'bin'}:{os.environ['PATH']}"
-    own = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "CALLS": str(tmp_path / "calls")}
+    home = tmp_path / ".home"
+    home.mkdir()
+    own = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "CALLS": str(tmp_path / "calls")}
     environ = {**os.environ, **own, "PATH": path}
     monkeypatch.chdir(tmp_path)
     return lambda line: OFFERS[shell](scripts / f"k3agent.{shell}", line, environ)
@@ -184,3 +185,13 @@ def test_files_and_folders(offer: Callable[[str], set[str]], tmp_path: Path) -> 
 def test_a_prompt_gets_no_files(offer: Callable[[str], set[str]], tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("")
     assert offer("k3agent run no") == set()
+
+
+def test_zsh_loads_it_from_fpath(scripts: Path, tmp_path: Path) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    folder = tmp_path / "functions"
+    folder.mkdir()
+    shutil.copyfile(scripts / "k3agent.zsh", folder / "_k3agent")
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    assert _zsh(folder / "_k3agent", "k3agent sessions unc", environ) == {"uncompact"}
