@@ -36,7 +36,8 @@ _k3agent_reply() { # KIND LIST WORD: what begins with WORD
     words) found=$(compgen -W "$2" -- "$3") ;;
     session)
       ids=$("${COMP_WORDS[0]}" sessions list 2>/dev/null </dev/null | while read -r word found; do
-        case "$word" in *[!0-9a-zA-Z-]*) ;; *) printf '%s\n' "$word" ;; esac
+        # bash 3.2 needs the opening brackets within $( )
+        case "$word" in (*[!0-9a-zA-Z-]*) ;; (*) printf '%s\n' "$word" ;; esac
       done)
       found=$(compgen -W "$ids" -- "$3") ;;
     file) compopt -o filenames 2>/dev/null; found=$(compgen -f -- "$3") ;;
