@@ -141,7 +141,11 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         if is_bad(findings, job.fail_on):
             status = FINDINGS_STATUS
     if job.sarif_file is not None and status in (0, FINDINGS_STATUS):
-        job.sarif_file.write_text(json.dumps(sarif(findings), indent=1) + "\n", encoding="utf-8")
+        try:
+            job.sarif_file.write_text(json.dumps(sarif(findings), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            print(f"k3agent ci: {PREFIX}SARIF={job.sarif_file}: {error.strerror or error}", file=sys.stderr)
+            status = status or 1
     _append(environ.get("GITHUB_STEP_SUMMARY"), summary(status, result, findings, refused))
     _append(environ.get("GITHUB_OUTPUT"), outputs(status, result, findings))
     return status

@@ -51,7 +51,7 @@ class Questions:
             log.error("a question to the editor failed", exc_info=error)
 
     def settle(self, call_id: str) -> None:
-        """The call is over: what is still asked about it is taken back."""
+        """The call is over, or was answered elsewhere: a later answer of the editor is ignored."""
         task = self._tasks.pop(call_id, None)
         if task is not None:
             task.cancel()

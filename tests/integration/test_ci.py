@@ -94,6 +94,13 @@ def test_a_review_that_finds_nothing_grave(bench: Bench) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def test_a_report_that_cannot_be_written_is_said_and_the_summary_is_there(bench: Bench) -> None:
+    with served(bench, [answer(GOOD | {"level": "note"})]):
+        ran = job(bench, REVIEW="true", BASE_URL=bench.url, SARIF="no/such/folder.sarif")
+    assert ran.returncode == 1 and "K3AGENT_CI_SARIF=no/such/folder.sarif: No such file" in ran.stderr
+    assert "Traceback" not in ran.stderr and "y, is: wrong" in (bench.root / "summary").read_text()
+
+
 def test_an_endpoint_that_fails_is_told(bench: Bench) -> None:
     bench.extra |= {"K3AGENT_RETRY_MAX_RETRIES": "0", "K3AGENT_RETRY_MAX_TIME_S": "1"}
     ran = job(bench, PROMPT="x", BASE_URL="http://127.0.0.1:9/v1", SARIF="out.sarif")
