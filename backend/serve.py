@@ -44,7 +44,9 @@ async def serve(args: argparse.Namespace, folder: Path) -> int:
     """Serve the model of `folder` as the flags say; the exit status."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # nohup ignores SIGHUP: that is to be kept.
+    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    for number in (signal.SIGTERM, signal.SIGINT, *hang_up):
         loop.add_signal_handler(number, stop.set)
     begun = time.monotonic()
     with _listening_socket(args.host, args.port) as listener:

@@ -118,7 +118,7 @@ def serve(pipe: Connection, engine: Engine) -> None:
 
 def main() -> int:
     # terminals and service managers signal the whole group; when to stop is the server's decision
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s %(name)s: %(message)s")
     pipe = _Pipe(int(sys.argv[1]))

@@ -85,7 +85,7 @@ def work(rank: int, commands: Connection) -> None:
 def main(arguments: list[str]) -> int:
     """The exit status: 1 after an error, which rank 0 has been told."""
     # terminals and service managers signal the whole group; when to stop is rank 0's decision
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     rank, commands, life = int(arguments[0]), *attach(*arguments[1:])
     logging.basicConfig(level=logging.WARNING, format=f"%(levelname)s rank {rank}: %(message)s")

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import queue
+import select
 import signal
 import sys
 import threading
@@ -27,7 +28,9 @@ MAX_LINE_BYTES = 128 * 1024 * 1024
 
 
 class StandardStreams:
-    """`on_line` and `on_end` are called in the event loop. Made once in a process."""
+    """`on_line` and `on_end` are called in the event loop: a line has come; the other side is gone, which one
+    of the two streams shows. Made once in a process.
+    """
 
     def __init__(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -56,12 +59,22 @@ class StandardStreams:
                 while view:
                     view = view[os.write(self._out, view) :]
             except OSError:
-                # The reader is gone: the end of standard input, which follows, ends the session.
+                self._tell(self._on_end)
                 return
 
     def _read(self) -> None:
         rest = bytearray()
+        poll = select.poll()
+        poll.register(0, select.POLLIN)
+        # A reader that is gone is told of unasked, also where nothing is to be written for long.
+        poll.register(self._out, 0)
         while True:
+            ready = dict(poll.poll())
+            if ready.get(self._out, 0) & (select.POLLERR | select.POLLHUP):
+                break
+            if 0 not in ready:
+                poll.unregister(self._out)
+                continue
             try:
                 piece = os.read(0, 1 << 16)
             except OSError:
@@ -99,7 +112,7 @@ class Served(Protocol):
 
 
 async def serve(server: Served) -> int:
-    """Until the other side closes standard input, or a signal comes: its number, or 0."""
+    """Until the other side closes a stream, or a signal comes: its number, or 0."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 

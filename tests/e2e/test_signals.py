@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from support.headless import Bench, Ran
 from support.runs import EDIT, READ, alive, check_done, check_history, served, task, wait_for
 
 from k3agent.providers.scripted import ScriptedCall, Step
+from k3agent.tools.support.processes import members
 
 
 @pytest.mark.parametrize(
@@ -128,3 +130,63 @@ def test_nohup_is_respected(bench: Bench) -> None:
         process.send_signal(signal.SIGHUP)
         out, _ = process.communicate(timeout=20)
     assert Ran(code=process.returncode, out=out, err="", took_s=0).result["subtype"] == "success"
+
+
+def converse(process: subprocess.Popen[str], workspace: Path, server: str) -> None:
+    """Say to `k3agent acp` or `k3agent mcp serve` that it shall go to work."""
+
+    def ask(method: str, params: dict[str, object]) -> None:
+        assert process.stdin is not None
+        line = json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params})
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+
+    def answer(method: str) -> dict:
+        assert process.stdout is not None
+        return next(told["result"] for told in map(json.loads, process.stdout) if told.get("id") == method)
+
+    if server == "acp":
+        ask("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
+        ask("session/new", {"cwd": str(workspace), "mcpServers": []})
+        words = [{"type": "text", "text": "Go."}]
+        ask("session/prompt", {"sessionId": answer("session/new")["sessionId"], "prompt": words})
+    else:
+        about = {"name": "test", "version": "1"}
+        ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about})
+        answer("initialize")
+        ask("tools/call", {"name": "run", "arguments": {"prompt": "Go."}})
+
+
+@pytest.mark.parametrize("server", ["acp", "mcp serve"])
+@pytest.mark.parametrize("closed", ["stdin", "stdout"])
+def test_a_server_ends_with_who_uses_it(bench: Bench, server: str, closed: str) -> None:
+    command = ScriptedCall(name="shell", arguments={"command": "touch started; sleep 600"})
+    with served(bench, [Step(calls=(command,))]) as endpoint:
+        words = [*server.split(), "--base-url", endpoint.url, "--permission-mode", "auto"]
+        process = bench.start(*words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        converse(process, bench.workspace, server)
+        wait_for(lambda: (bench.workspace / "started").exists(), 60)
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        children = [int(one) for one in listed.split()]
+        assert children
+        getattr(process, closed).close()
+        assert process.wait(60) == 0
+        wait_for(lambda: not any(map(alive, children)), 60)
+
+
+@pytest.mark.parametrize("closed", ["while it loads", "SIGHUP"])
+def test_the_model_server_leaves_nothing(bench: Bench, closed: str, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    process = bench.start(
+        "serve", "--port", "0", "--state-file", str(state), stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert process.stdout is not None
+    if closed == "SIGHUP":
+        assert process.stdout.readline().startswith("http")
+        # As the terminal does it: to all of the group.
+        os.killpg(process.pid, signal.SIGHUP)
+    else:
+        process.stdout.close()
+    assert process.wait(120) == 0
+    assert not state.exists()
+    wait_for(lambda: not members(process.pid), 60)
