@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
+from textual.binding import Binding, BindingType
 
 from k3agent.agent.undo import Preview, described
 from k3agent.tui.safe import safe_line
 from k3agent.tui.screens.dialog import ListScreen
 from k3agent.tui.widgets.message import UserBlock
 
+# An Esc so soon after the two that opened it was struck before anybody saw it.
+ONE_TOO_MANY_S = 0.5
+
 
 class RewindScreen(ListScreen):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "close")]
     heading = "Rewind: back to before which prompt?"
     hint = "Enter goes back; the prompt can then be changed · Esc closes"
 
     def __init__(self, prompts: Sequence[UserBlock]) -> None:
         super().__init__()
         self._prompts = {block.message_id: block for block in reversed(prompts)}
+        self._opened_at = time.monotonic()
+
+    def action_close(self) -> None:
+        if time.monotonic() - self._opened_at > ONE_TOO_MANY_S:
+            self.dismiss(None)
 
     def entries(self, words: str) -> Sequence[tuple[str, Text]]:
         low = words.casefold()

@@ -15,6 +15,7 @@ from textual.widgets import TextArea
 from k3agent.config.settings import Settings
 from k3agent.events import ApprovalAsked
 from k3agent.providers.scripted import Step
+from k3agent.tui.screens import rewind
 from k3agent.tui.screens.editcall import EditCallScreen
 from k3agent.types import Finish, Finished, ReasoningDelta, TextDelta, Usage
 
@@ -361,6 +362,23 @@ async def rewind_to_the_second_prompt(screen: Screen) -> None:
     await screen.press("escape", "escape")
     await screen.until("Rewind: back to before which prompt?")
     await screen.press("enter")
+
+
+async def test_one_esc_too_many_leaves_the_rewind_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, [Step(text="one")]) as screen:
+        await screen.submit("first")
+        await screen.until("done · 1 step")
+        await screen.until(lambda: not screen.chat.driver.is_busy)
+        # However slow this machine is.
+        monkeypatch.setattr(rewind, "ONE_TOO_MANY_S", 600.0)
+        await screen.press("escape", "escape", "escape")
+        await screen.until("Rewind: back to before which prompt?")
+        assert isinstance(screen.app.screen, rewind.RewindScreen)
+        monkeypatch.setattr(rewind, "ONE_TOO_MANY_S", 0.0)
+        await screen.press("escape")
+        await screen.until(lambda: screen.app.screen is screen.chat)
 
 
 async def test_rewind_goes_back_to_before_a_prompt(tmp_path: Path) -> None:
