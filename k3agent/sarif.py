@@ -79,7 +79,7 @@ def _misplaced(finding: Finding, root: Path) -> str:
             return "there is no such file"
         with file.open("rb") as lines:
             count = sum(1 for _ in lines)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         # Names that no file can have, or a file that this user may not read.
         return f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
     return f"the file has {count} lines" if finding.line > max(count, 1) else ""

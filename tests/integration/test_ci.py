@@ -154,6 +154,12 @@ def test_places_and_levels(tmp_path: Path) -> None:
     assert sarif([])["runs"][0]["results"] == []
 
 
+def test_a_finding_at_a_link_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    found, refused = read_findings({"findings": [GOOD | {"path": "loop"}]}, tmp_path)
+    assert not found and len(refused) == 1
+
+
 def test_the_action_hands_values_over_only_by_variables() -> None:
     yaml = pytest.importorskip("yaml")
     action = yaml.safe_load((ROOT / ".github" / "actions" / "k3agent" / "action.yml").read_text())
