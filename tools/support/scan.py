@@ -49,7 +49,10 @@ def scan(root: Path, store: SymbolStore | None, patience_s: float) -> Scan:
             found.waiting = len(unread) - at
             break
         batch = unread[at : at + BATCH]
-        _read(root, {path: stamps[path][0] for path in batch}, store, found)
+        left = _read(root, {path: stamps[path][0] for path in batch}, store, found, end)
+        if left:
+            found.waiting = len(unread) - at - len(batch) + left
+            break
     # At the end: a file that was only moved has been found by its content meanwhile.
     if store is not None and gone and not found.num_left_out:
         store.keep((), gone)
@@ -78,12 +81,15 @@ def _stamps(root: Path, found: Scan) -> dict[str, tuple[str, int]]:
     return stamps
 
 
-def _read(root: Path, batch: dict[str, str], store: SymbolStore | None, found: Scan) -> None:
+def _read(root: Path, batch: dict[str, str], store: SymbolStore | None, found: Scan, end: float) -> int:
+    """How many of the batch time did not allow; one is always read."""
     contents = dict(_contents(root, batch))
     hashes = {path: hashlib.sha256(data).hexdigest() for path, data in contents.items()}
     known = {} if store is None else store.by_hash(list(hashes.values()))
     rows: list[tuple[str, str, str, str]] = []
     for path, digest in hashes.items():
+        if rows and time.monotonic() > end:
+            break
         symbols = _loaded(known[digest]) if digest in known else None
         if symbols is None:
             symbols = symbols_of(path, contents[path])
@@ -91,6 +97,7 @@ def _read(root: Path, batch: dict[str, str], store: SymbolStore | None, found: S
         rows.append((f"{root}/{path}", batch[path], digest, symbols.dump()))
     if store is not None:
         store.keep(rows)
+    return len(hashes) - len(rows)
 
 
 def _contents(root: Path, paths: Iterable[str]) -> Iterable[tuple[str, bytes]]:

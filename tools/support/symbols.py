@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from k3agent.tools.support.syntax import GRAMMARS, grammar_of
+from k3agent.tools.support.syntax import GRAMMARS, grammar_of, parsed
 
 MAX_FILE_BYTES = 400_000
 MAX_DEFINITIONS = 300
@@ -16,11 +16,13 @@ MAX_MENTIONS = 200
 MAX_TEXT = 120
 MIN_NAME = 3
 _NAME = re.compile(rb"[A-Za-z_]\w{2,60}")
-_STRINGS = rb""" | '[^'\\\n]*(?:\\.[^'\\\n]*)*' | "[^"\\\n]*(?:\\.[^"\\\n]*)*" """
+# In what nobody ends, a search from each beginning to the end of the file would take minutes: comments then
+# go to the end, texts have at most so many escapes.
+_STRINGS = rb""" | '[^'\\\n]*(?:\\.[^'\\\n]*){0,99}' | "[^"\\\n]*(?:\\.[^"\\\n]*){0,99}" """
 # Comments and texts, by how comments begin: what they mention is no use of it.
 _ASIDE = {
-    b"#": re.compile(rb"(?xs) \"{3}.*?\"{3} | '{3}.*?'{3} | \#[^\n]*" + _STRINGS),
-    b"//": re.compile(rb"(?xs) //[^\n]* | /\*.*?\*/" + _STRINGS),
+    b"#": re.compile(rb"(?xs) \"{3}.*?(?:\"{3}|\Z) | '{3}.*?(?:'{3}|\Z) | \#[^\n]*" + _STRINGS),
+    b"//": re.compile(rb"(?xs) //[^\n]* | /\*.*?(?:\*/|\Z)" + _STRINGS),
 }
 _JAVASCRIPT = """
 (function_declaration name: (identifier) @function)
@@ -113,12 +115,15 @@ def symbols_of(name: str, data: bytes) -> FileSymbols:
     if reader is None:
         return NOTHING
     parser, cursor = reader
+    tree = parsed(parser, data)
+    if tree is None:
+        return NOTHING
     lines = data.split(b"\n")
     found: dict[tuple[int, str], Definition] = {}
-    for kind, nodes in cursor.captures(parser.parse(data).root_node).items():
+    for kind, nodes in cursor.captures(tree.root_node).items():
         for node in nodes:
             row = node.start_point[0]
-            named = (node.text or b"").decode("utf-8", "replace")
+            named = data[node.start_byte : node.end_byte].decode("utf-8", "replace")
             if len(named) >= MIN_NAME:
                 # Python has one kind for both.
                 is_inner = kind == "function" and lines[row][:1] in (b" ", b"\t")

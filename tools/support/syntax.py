@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import importlib
+import re
+import threading
+import time
 from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
+    from tree_sitter import Node, Tree
 
 MAX_CHARS = 1_000_000
+# What a parser may take for one file.
+LIMIT_S = 2.0
+READ_BYTES = 1 << 14
+# Deeper is no program that somebody has written, and costs parsers gigabytes.
+MAX_DEPTH = 400
+MAX_OPEN_ANGLES = 60
+_CHAIN = re.compile(rb"(?:[-+!~&*^@]\s*){300}|(?:\b(?:not|await|typeof|void|delete|new|lambda:)\s+){300}")
+_BRACKETS = re.compile(rb"[(\[{}\])<>;]")
+# A parser serves one text at a time.
+_LOCK = threading.Lock()
 # Suffix to the package of the grammar and the function in it that gives it.
 GRAMMARS = {
     ".sh": ("bash", "language"),
@@ -56,7 +69,7 @@ def problem(name: str, text: str) -> str | None:
             return _toml(text)
         case suffix if suffix in GRAMMARS:
             parser = _parser(*GRAMMARS[suffix])
-            return None if parser is None else _tree(parser, text)
+            return None if parser is None else _tree(parser, text.encode("utf-8", "replace"))
         case _:
             return None
 
@@ -121,8 +134,46 @@ def grammar_of(package: str, function: str) -> Any:
         return None
 
 
-def _tree(parser: Any, text: str) -> str:
-    root = parser.parse(text.encode("utf-8", "replace")).root_node
+def parsed(parser: Any, data: bytes) -> Tree | None:
+    """None where it takes too long: texts can be made so that time and memory grow with the square of their
+    length, and while a parser works nothing else does.
+    """
+    if _is_nested(data):
+        return None
+    end = time.monotonic() + LIMIT_S
+    with _LOCK:
+        try:
+            # Only such a way of reading can be ended.
+            return parser.parse(
+                lambda at, _: data[at : at + READ_BYTES],
+                progress_callback=lambda *_: time.monotonic() > end,
+            )
+        except ValueError:
+            parser.reset()
+            return None
+
+
+def _is_nested(data: bytes) -> bool:
+    """Whether brackets are deeper, or more signs follow each other, than in any program."""
+    if _CHAIN.search(data) is not None:
+        return True
+    depth = angles = 0
+    for sign in _BRACKETS.findall(data):
+        angles = angles + 1 if sign == b"<" else 0
+        if sign in b"([{":
+            depth += 1
+        elif sign in b")]}" and depth:
+            depth -= 1
+        if depth > MAX_DEPTH or angles > MAX_OPEN_ANGLES:
+            return True
+    return False
+
+
+def _tree(parser: Any, data: bytes) -> str | None:
+    tree = parsed(parser, data)
+    if tree is None:
+        return None
+    root = tree.root_node
     return f"line {_first_error(root)}: invalid syntax" if root.has_error else ""
 
 

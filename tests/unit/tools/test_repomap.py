@@ -11,6 +11,7 @@ from k3agent.store.symbols import SymbolCache
 from k3agent.tools.base import ToolContext
 from k3agent.tools.repomap import places_of
 from k3agent.tools.support import scan as scanning
+from k3agent.tools.support import syntax
 from k3agent.tools.support.ranking import rank
 from k3agent.tools.support.scan import scan
 from k3agent.tools.support.symbols import FileSymbols, symbols_of
@@ -147,3 +148,38 @@ async def test_the_tool_keeps_to_its_length(ctx: ToolContext, call: Caller) -> N
     assert "not a folder" in await call.error("repomap", path="src/m1.py")
     (ctx.cwd / "docs").mkdir()
     assert "no files here in a language" in await call("repomap", path="docs")
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("a.java", b"a<"),
+        ("a.js", b"("),
+        ("a.go", b"*"),
+        ("a.sh", b"<<A\n"),
+        ("a.py", b"\\\n"),
+        ("a.js", b"/* "),
+        ("a.py", b"'\\"),
+        ("a.rs", b'"\\'),
+    ],
+)
+def test_files_made_to_hold_up_a_parser_do_not(name: str, unit: bytes) -> None:
+    """Each took minutes, in which nothing else ran, or more memory than there is."""
+    symbols_of(name, unit * (300_000 // len(unit)))
+
+
+def test_a_file_that_takes_too_long_has_no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = CORE.encode() * 200
+    assert symbols_of("a.py", source).definitions
+    monkeypatch.setattr(syntax, "LIMIT_S", -1.0)
+    assert not symbols_of("a.py", source).definitions
+    assert syntax.problem("a.js", "f(" * 300) is None
+    monkeypatch.undo()
+    assert symbols_of("a.py", source).definitions, "the parser can be used again"
+
+
+def test_a_file_that_takes_long_leaves_the_rest_of_its_batch_for_later(tmp_path: Path) -> None:
+    write(tmp_path, a_dot_py=CORE, b_dot_py=CORE + "x = 1\n", c_dot_py=CORE + "y = 1\n")
+    found = scan(tmp_path, None, 0.0)
+    assert len(found.files) + found.waiting == 3 and found.waiting
