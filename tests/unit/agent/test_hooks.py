@@ -391,6 +391,9 @@ async def test_wrong_files_are_named(tmp_path: Path) -> None:
     path.write_text('{"hooks": {"PreToolUs": [], "Stop": [{"hooks": [{"type": "prompt", "prompt": "x"}]}]}}')
     found = load_extensions(chosen.cwd, chosen.environ, chosen.home)
     assert "Did you mean PreToolUse?" in found.warnings[0] and "'prompt'" in found.warnings[1]
+    path.write_text(f'{{"hooks": {{}}, "x": "{"y" * 300_000}"}}')
+    with pytest.raises(ConfigError, match="more than 262144 bytes"):
+        load_extensions(chosen.cwd, chosen.environ, chosen.home)
     path.write_text("{")
     with pytest.raises(ConfigError, match="no valid JSON"):
         load_extensions(chosen.cwd, chosen.environ, chosen.home)
