@@ -78,7 +78,7 @@ def _groups(path: Path, unknown: list[str]) -> list[tuple[str, dict[str, Any]]]:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} has more than {MAX_FILE_BYTES} bytes; put several hooks into one script")
+            raise ConfigError(f"{path} has more than {MAX_FILE_BYTES} bytes; shorten it")
         body = json.loads(data)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
