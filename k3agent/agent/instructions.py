@@ -5,6 +5,7 @@ Read once, at session start: they are part of the system prompt, which never cha
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -71,7 +72,15 @@ def find_instructions(cwd: Path, environ: Mapping[str, str], *, is_wide: bool = 
 def instruction_file(folder: Path, *, is_wide: bool = True) -> Path | None:
     """The folder's AGENTS.md, or what stands in for it."""
     names = (NAME, FALLBACK) if is_wide else (NAME,)
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    return next((folder / name for name in names if _is_file(folder / name)), None)
+
+
+def _is_file(path: Path) -> bool:
+    """False also for links that lead where nobody may look, or to names that no file can have."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def read_instruction(path: Path, root: Path) -> Instruction | None:
@@ -83,13 +92,15 @@ def read_instruction(path: Path, root: Path) -> Instruction | None:
         # A pipe would be waited for.
         if not real.is_file() or not real.is_relative_to(root.resolve()):
             return None
-        data = real.read_bytes()
+        with real.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+            size = max(len(data), os.fstat(file.fileno()).st_size)
     except (OSError, RuntimeError):
         return None
     text = data[:MAX_FILE_BYTES].decode("utf-8-sig", "replace").strip()
     if len(data) > MAX_FILE_BYTES:
-        text += f"\n[cut: the file has {len(data)} bytes, {MAX_FILE_BYTES} are read]"
-    return Instruction(path=path, text=text, size_bytes=len(data)) if text else None
+        text += f"\n[cut: the file has {size} bytes, {MAX_FILE_BYTES} are read]"
+    return Instruction(path=path, text=text, size_bytes=size) if text else None
 
 
 def _own_file(environ: Mapping[str, str], *, is_wide: bool) -> Path | None:
@@ -99,7 +110,7 @@ def _own_file(environ: Mapping[str, str], *, is_wide: bool) -> Path | None:
     candidates = [Path(config) / "k3agent" / NAME] if config else []
     if is_wide and home:
         candidates.append(Path(home) / ".claude" / FALLBACK)
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if _is_file(path)), None)
 
 
 def _root_of_own(path: Path, environ: Mapping[str, str]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from pathlib import Path
 
 from support.agents import (
@@ -153,3 +154,24 @@ async def test_small_windows_are_told_nothing_more(tmp_path: Path) -> None:
         everything = run.client.requests[-1].system + "".join(m.text for m in run.session.messages)
         assert "Not for small" not in everything and "Nor this" not in everything
         await run.session.aclose()
+
+
+def test_a_link_to_a_name_that_no_file_can_have_is_no_instruction(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").symlink_to("a" * 300)
+    write(tmp_path, "CLAUDE.md", "Be brief.")
+    assert texts(tmp_path) == ["Be brief."]
+
+
+def test_of_a_huge_file_no_more_is_read_than_counts(tmp_path: Path) -> None:
+    size = 100 << 20
+    with write(tmp_path, "AGENTS.md", "Be brief.\n").open("r+b") as file:
+        file.truncate(size)
+    tracemalloc.start()
+    try:
+        (found,) = find_instructions(tmp_path, {})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size // 10
+    assert found.size_bytes == size and found.text.startswith("Be brief.")
+    assert f"[cut: the file has {size} bytes" in found.text
