@@ -21,6 +21,8 @@ MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 MAX_ERROR_CHARS = 2_000
 # A run gives the whole clean-up three seconds.
 GRACE_S = 0.7
+# Of a program whose output is closed, until nothing is expected of it any more.
+SILENT_END_S = 5.0
 
 
 class Transport(Protocol):
@@ -109,7 +111,12 @@ class ProgramTransport:
         except ValueError:
             self._end(f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB")
             return
-        code = await process.wait()
+        try:
+            async with asyncio.timeout(SILENT_END_S):
+                code = await process.wait()
+        except TimeoutError:
+            self._end("the program has closed its output, and does not end")
+            return
         await asyncio.wait(self._tasks[1:], timeout=GRACE_S)
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         said = f": {self._errors.strip().splitlines()[-1][:300]}" if self._errors.strip() else ""
