@@ -81,7 +81,12 @@ def _parser() -> Any:
 def parse(command: str) -> ParsedCommand:
     """All simple commands in the order of the text, those run by wrappers included."""
     found = ParsedCommand()
-    _parse_into(command, found, 0)
+    try:
+        _parse_into(command, found, 0)
+    except RecursionError:
+        found.problem = "its parts are nested too deeply"
+    except UnicodeEncodeError:
+        found.problem = "it contains half a surrogate pair"
     return found
 
 

@@ -557,3 +557,16 @@ def test_what_the_sandbox_makes_private_or_lets_through_is_not_asked_about(judge
         verdict = judge.permissions("auto", **free).judge("shell", Access(runs=command))
         assert (verdict.action is Action.ALLOW) is is_fine, (command, verdict.reason)
         assert judge.shell(command) is Action.ASK
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo " + "$(" * 1500 + "a" + ")" * 1500,
+        "a && " * 5000 + "b",
+        "if a; then " * 1500 + "b; " + "fi; " * 1500,
+        "echo \ud800",
+    ],
+)
+def test_a_command_that_cannot_be_read_to_its_end_cannot_be_judged(command: str) -> None:
+    assert parse(command).problem
