@@ -32,7 +32,8 @@ class Access:
     """What a call would do, judged before it runs. Paths are absolute and resolved through links.
 
     `writes`: files or folders it changes; `runs`: the shell command, as it would be run; `connects`: hosts;
-    `calls`: the foreign tool that it would use, by its name for rules.
+    `calls`: the foreign tool that it would use, by its name for rules; `keeps`: "here" or "everywhere", if it
+    changes what later sessions of this repository, or of all of them, are told.
     """
 
     reads: tuple[Path, ...] = ()
@@ -40,6 +41,7 @@ class Access:
     runs: str | None = None
     connects: tuple[str, ...] = ()
     calls: str | None = None
+    keeps: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,10 @@ class MemoryTool:
         return one_line(f"memory {args.action} {args.text or args.number or ''}".rstrip())
 
     def access(self, args: MemoryArgs, ctx: ToolContext) -> Access:
-        return Access()
+        if args.action == "list":
+            return Access()
+        # A number may be that of a fact about the user.
+        return Access(keeps="everywhere" if args.everywhere or args.action == "remove" else "here")
 
     async def run(self, args: MemoryArgs, ctx: ToolContext) -> ToolOutput:
         knowledge = ctx.knowledge

@@ -280,6 +280,8 @@ class Permissions:
         verdicts += [self._judge_host(tool, host) for host in access.connects]
         if access.calls is not None:
             verdicts.append(self._judge_foreign(access.calls))
+        if access.keeps:
+            verdicts.append(self._judge_kept(tool, access.keeps))
         if not verdicts:
             return Verdict(action=Action.ALLOW, reason="it touches nothing", by="mode")
         return strictest(verdicts)
@@ -337,6 +339,21 @@ class Permissions:
                 if rule.fits_tool(name) and rule.pattern is None:
                     return Verdict(action=action, reason=f"the rule {rule.text} says so", by="rule")
         return Verdict(action=Action.ASK, reason=f"it would use the foreign tool {name}", by="mode")
+
+    def _judge_kept(self, tool: str, where: str) -> Verdict:
+        """What a session keeps is told to later ones: words of a hostile file could reach other repositories."""
+        for rules, action in ((self._deny, Action.DENY), (self._allow, Action.ALLOW)):
+            for rule in rules:
+                if rule.fits_tool(tool) and rule.pattern is None:
+                    return Verdict(action=action, reason=f"the rule {rule.text} says so", by="rule")
+        if self.mode is Mode.PLAN:
+            reason = "plan mode changes nothing, and it would change what later sessions are told"
+            return Verdict(action=Action.DENY, reason=reason, by="mode")
+        if where == "here" and self.mode is not Mode.DEFAULT:
+            return Verdict(action=Action.ALLOW, reason="it keeps a fact for this repository", by="mode")
+        told = "this repository" if where == "here" else "all repositories"
+        reason = f"it would change what later sessions of {told} are told"
+        return Verdict(action=Action.ASK, reason=reason, by="mode")
 
     def _judge_command(self, tool: str, command: str) -> Verdict:
         from k3agent.agent.shell_syntax import parse  # lazy: tree-sitter, 30 ms, only when a shell is used

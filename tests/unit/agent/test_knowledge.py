@@ -94,6 +94,7 @@ async def test_what_is_remembered_is_told_to_the_next_session(tmp_path: Path) ->
             step(call("memory", action="remove", number=99)),
             DONE,
         ],
+        allow=("memory",),
     )
     await first.session.submit("Remember.")
     assert "# Memory" not in first.client.requests[0].system

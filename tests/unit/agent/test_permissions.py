@@ -221,3 +221,23 @@ def test_foreign_tools_ask_in_every_mode_unless_a_rule_for_their_name_says_more(
         assert verdict(tool, allow=("mcp__git__git_status", "mcp__other__*", "mcp")) is Action.ASK
         assert verdict(tool, allow=("mcp__git__*",), deny=("mcp__git__*_push",)) is Action.DENY
         assert rules_for(tool, access, judge.cwd) == ("mcp__git__git_push",)
+
+
+@pytest.mark.parametrize(
+    "mode, here, everywhere",
+    [
+        ("plan", Action.DENY, Action.DENY),
+        ("default", Action.ASK, Action.ASK),
+        ("accept-edits", Action.ALLOW, Action.ASK),
+        ("auto", Action.ALLOW, Action.ASK),
+    ],
+)
+def test_what_later_sessions_are_told(judge: Judge, mode: str, here: Action, everywhere: Action) -> None:
+    for where, action in (("here", here), ("everywhere", everywhere)):
+        for allow, deny, expected in (
+            ((), (), action),
+            (("memory",), (), Action.ALLOW),
+            (("memory",), ("memory",), Action.DENY),
+        ):
+            verdict = judge.permissions(mode, allow, deny).judge("memory", Access(keeps=where))
+            assert verdict.action is expected, (where, allow, deny)
