@@ -341,7 +341,7 @@ class Permissions:
         return Verdict(action=Action.ASK, reason=f"it would use the foreign tool {name}", by="mode")
 
     def _judge_kept(self, tool: str, where: str) -> Verdict:
-        """What a session keeps is told to later ones: words of a hostile file could reach other repositories."""
+        """What is kept is told to later sessions: words of a hostile file could reach other repositories."""
         for rules, action in ((self._deny, Action.DENY), (self._allow, Action.ALLOW)):
             for rule in rules:
                 if rule.fits_tool(tool) and rule.pattern is None:

@@ -24,11 +24,12 @@ from k3agent.safety.visible import clean
 
 
 def config(argv: Sequence[str]) -> int:
-    """`k3agent config [list|get|set|path|trust]`."""
+    """`k3agent config [list|get|set|unset|path|trust]`."""
     actions = {
         "list": _config_list,
         "get": _config_get,
         "set": _config_set,
+        "unset": _config_unset,
         "path": _config_path,
         "trust": _config_trust,
     }
@@ -96,10 +97,35 @@ def _config_set(argv: Sequence[str]) -> int:
     parser.add_argument("value", metavar="VALUE", help="the value; lists as JSON")
     parser.add_argument("--local", action="store_true", help="into .k3agent/config.local.toml of this folder")
     args = parser.parse(argv)
-    path = Path.cwd() / ".k3agent" / "config.local.toml" if args.local else user_config(os.environ)
+    from k3agent.providers.registry import BUNDLED_NAME, PROVIDERS  # lazy: only to set
+
+    path = _file(is_local=args.local)
     set_value(path, args.key, args.value)
     print(f"{args.key} is set in {path}")
+    known = [*PROVIDERS, BUNDLED_NAME, *load_settings().providers]
+    if args.key == "provider" and args.value not in known:
+        print(
+            f"no provider {args.value!r} is known.{nearest_of(args.value, known)} Until there is a"
+            f" [providers.{args.value}] in your file, runs end with an error.",
+            file=sys.stderr,
+        )
     return 0
+
+
+def _config_unset(argv: Sequence[str]) -> int:
+    from k3agent.config.edit import remove_value
+
+    parser = Parser("config unset", "Take one value out of your file, or the repository's.")
+    parser.add_argument("key", metavar="KEY", help="for example limits.max_turns")
+    parser.add_argument("--local", action="store_true", help="from .k3agent/config.local.toml of this folder")
+    args = parser.parse(argv)
+    path = _file(is_local=args.local)
+    print(f"{args.key} was{'' if remove_value(path, args.key) else ' not'} set in {path}")
+    return 0
+
+
+def _file(*, is_local: bool) -> Path:
+    return Path.cwd() / ".k3agent" / "config.local.toml" if is_local else user_config(os.environ)
 
 
 def _config_path(argv: Sequence[str]) -> int:

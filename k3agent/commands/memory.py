@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from k3agent.agent.knowledge import memory_root
+from k3agent.agent.masking import Masker
 from k3agent.commands.actions import find_action
 from k3agent.config.paths import data_home
 from k3agent.headless.arguments import Parser, positive_int
@@ -24,6 +25,7 @@ def memory(argv: Sequence[str]) -> int:
     actions = {"list": _list, "add": _add, "edit": _edit, "rm": _remove}
     action, rest = find_action("memory", "facts kept for later sessions", argv, actions)
     store = SessionStore(data_home(os.environ))
+    store.mask = Masker(os.environ, Path.cwd()).mask_value
     try:
         return action(store, rest)
     finally:

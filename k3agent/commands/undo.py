@@ -53,7 +53,7 @@ def undo(argv: Sequence[str]) -> int:
                 parser.error("there is nobody to ask here; say --yes, or --dry-run to only look.")
             if input("Do this? [y/N] ").strip().lower() not in {"y", "yes"}:
                 return 1
-        return _restore(found, preview)
+        return _restore(found, session_id, preview)
     finally:
         store.close()
 
@@ -118,12 +118,15 @@ def _as_json(preview: Preview) -> str:
     return json.dumps({"step": preview.target.seq, "folders": plans}, indent=1)
 
 
-def _restore(found: Undo, preview: Preview) -> int:
+def _restore(found: Undo, session_id: str, preview: Preview) -> int:
     outcome = found.restore(preview)
     for path, reason in outcome.failures.items():
         print(f"not restored: {_name(path)}: {reason}", file=sys.stderr)
     done = len(preview.paths) - len(outcome.failures)
-    print(f"Restored {done} of {len(preview.paths)}. To take this back: k3agent undo --to {outcome.seq}")
+    print(
+        f"Restored {done} of {len(preview.paths)}. To take this back:"
+        f" k3agent undo --session {session_id} --to {outcome.seq}"
+    )
     if outcome.failures:
         print("Mend what is in the way and run k3agent undo again.", file=sys.stderr)
     return 1 if outcome.failures else 0

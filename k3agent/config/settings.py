@@ -332,6 +332,8 @@ def _add_file(
         raise ConfigError(f"{path}, line {line_of(text, 'mcp')}: mcp must be tables [mcp.NAME]")
     mcp.update({name: (str(path), table) for name, table in servers.items()})
     for key, value in _flat(data):
+        if value == {} and key in _SECTIONS:
+            continue
         where = f"{path}, line {line_of(text, key)}"
         item = SPECS.get(key)
         if item is None:

@@ -113,6 +113,37 @@ def test_config_round_trip(capsys) -> None:
     assert listed["model"] == {"value": "", "origin": "default"}
 
 
+def test_config_unset(capsys) -> None:
+    assert run("config", "set", "limits.max_turns", "7") == 0
+    assert run("config", "unset", "limits.max_turns") == 0
+    assert "was set in" in capsys.readouterr().out
+    assert run("config", "get", "limits.max_turns") == 0
+    assert capsys.readouterr().out == ""
+    assert run("config", "unset", "limits.max_turns") == 0
+    assert "was not set" in capsys.readouterr().out
+    assert run("config", "unset", "limits.max_turn") == 52
+    assert "limits.max_turns" in capsys.readouterr().err
+
+
+def test_an_unknown_provider_is_told_when_it_is_set(capsys) -> None:
+    assert run("config", "set", "provider", "bundeld") == 0
+    said = capsys.readouterr().err
+    assert "Did you mean bundled?" in said and "[providers.bundeld]" in said
+    assert run("config", "set", "provider", "bundled") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_facts_are_kept_without_secrets(capsys, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("MY_API_KEY", "k7f3a9c1d5e8b2a4")
+    monkeypatch.chdir(tmp_path)
+    key = "ghp_" + "a1B2" * 9
+    assert run("memory", "add", f"the key is {key} and k7f3a9c1d5e8b2a4") == 0
+    assert run("memory", "edit", "1", f"the token is {key}") == 0
+    assert run("memory", "list") == 0
+    told = capsys.readouterr().out
+    assert "the token is" in told and key not in told and "k7f3a9c1d5e8b2a4" not in told
+
+
 def test_config_trust(capsys, tmp_path) -> None:
     assert run("config", "trust") == 52
     (tmp_path / ".k3agent").mkdir()

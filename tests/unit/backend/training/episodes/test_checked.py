@@ -1,5 +1,6 @@
 """Failing checks, calls that fail again, and what the reports say of tools that did not work."""
 
+import contextlib
 import random
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -75,9 +76,15 @@ def test_a_failing_check_comes_in_the_agents_words_and_passes_in_the_end(player:
 
 
 def test_a_hopeless_check_is_reported_as_failing(player: Player) -> None:
-    plan, files = drawn("check_hopeless", 5)
-    _, answer = messages_of(player, plan, files)
-    assert "still fails" in answer and plan.commands[0] in answer and "passes" not in answer
+    num_played = 0
+    for seed in range(8):
+        plan, files = drawn("check_hopeless", seed)
+        # How long outputs are differs a little from machine to machine, and what is long is dropped.
+        with contextlib.suppress(TooLong):
+            _, answer = messages_of(player, plan, files)
+            assert "still fails" in answer and plan.commands[0] in answer and "passes" not in answer
+            num_played += 1
+    assert num_played
 
 
 def test_the_message_of_a_failing_check_is_the_agents() -> None:
