@@ -241,7 +241,7 @@ class AgentServer:
             task.error = str(error)
         finally:
             # Closed at once: other programs, and a later `resume`, may go on with it.
-            task.report = self._report(task)
+            task.report = self._report(task, is_over=True)
             await task.session.aclose()
             await task.broadcast.aclose()
             await task.client.aclose()
@@ -323,22 +323,24 @@ class AgentServer:
 
     # --- reports ------------------------------------------------------------------------------------------
 
-    def _report(self, task: _Task) -> JsonObject:
+    def _report(self, task: _Task, *, is_over: bool = False) -> JsonObject:
         session, receipt = task.session, task.session.receipt
-        state = "running" if session.is_running else "failed"
+        # A turn that has just ended has not said yet how.
+        is_running = not is_over and task.ended is None and not task.error
+        state = "running" if is_running else "failed"
         if task.ended is not None:
             state = task.ended.outcome.value
         report: JsonObject = {
             "session_id": session.id,
             "state": state,
-            "answer": "" if session.is_running else task.said,
+            "answer": "" if is_running else task.said,
             "detail": task.error or (task.ended.detail if task.ended is not None else ""),
             "files_changed": list(receipt.files_changed),
             "denials": [f"{denial['summary']}: {denial['reason']}" for denial in receipt.denials],
             "num_turns": receipt.num_turns,
             "cost_usd": receipt.cost_usd,
         }
-        if session.is_running:
+        if is_running:
             report["doing"] = task.doing
         return report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from k3agent.tools.mcp.http import HttpTransport
 from k3agent.tools.mcp.oauth import StoredLogin, TokenStore
 from k3agent.tools.mcp.server import Server, State
 from k3agent.tools.mcp.transport import Transport
+from k3agent.tools.support.processes import SessionLog, reap_orphans
 from k3agent.types import JsonObject, ServerSpec, ToolSpec
 
 # What tools of servers may take of each request when a session starts, in characters of JSON.
 MAX_SPEC_CHARS = 60_000
 MAX_LATE_CHARS = 30_000
+# Which programs run, in a folder of `home`.
+PROCESSES = "servers"
 
 
 def frozen_specs(
@@ -71,9 +75,15 @@ class Fleet:
         self.notify = notify
         self._told: set[tuple[str, str]] = set()
         self._is_started = False
+        processes = SessionLog(home / PROCESSES, f"-{secrets.token_hex(4)}")
         self.servers = {
             spec.name: Server(
-                spec, environ=environ, cwd=cwd, open_http=self._open_http, on_change=self._changed
+                spec,
+                environ=environ,
+                cwd=cwd,
+                open_http=self._open_http,
+                processes=processes,
+                on_change=self._changed,
             )
             for spec in servers
             if spec.is_enabled or with_disabled
@@ -84,6 +94,8 @@ class Fleet:
         if self._is_started:
             return
         self._is_started = True
+        # Those of an agent that was killed.
+        reap_orphans(self._home / PROCESSES)
         for server in self.servers.values():
             server.start()
 

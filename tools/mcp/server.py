@@ -18,6 +18,7 @@ from k3agent.errors import ToolError
 from k3agent.jsonrpc import METHOD_NOT_FOUND, Peer, RpcClosed, RpcError
 from k3agent.tools.mcp.catalog import MAX_TOOLS, Listed, listed
 from k3agent.tools.mcp.transport import ProgramTransport, Transport
+from k3agent.tools.support.processes import SessionLog
 from k3agent.types import JsonObject, ServerSpec
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,10 @@ class Server:
         environ: Mapping[str, str],
         cwd: Path,
         open_http: Callable[[ServerSpec, Callable[[Any], None], Callable[[str], None]], Transport],
+        processes: SessionLog,
         on_change: Callable[[Server], None] = lambda server: None,
     ) -> None:
+        self._processes = processes
         self.spec = spec
         self.state = State.OFF
         self.detail = ""
@@ -139,7 +142,9 @@ class Server:
         if self.spec.url:
             transport = self._open_http(self.spec, receive, self._ended)
         else:
-            transport = ProgramTransport(self.spec, self._environ, self._cwd, receive, self._ended)
+            transport = ProgramTransport(
+                self.spec, self._environ, self._cwd, receive, self._ended, self._processes
+            )
         peer = Peer(
             transport.send,
             on_request=self._asked,

@@ -7,12 +7,14 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from k3agent.errors import ToolError
+from k3agent.tools.support.processes import MARK, SessionLog
 from k3agent.types import JsonObject, ServerSpec
 
 log = logging.getLogger(__name__)
@@ -53,9 +55,12 @@ class ProgramTransport:
         cwd: Path,
         on_message: Callable[[Any], None],
         on_end: Callable[[str], None],
+        processes: SessionLog,
     ) -> None:
         self._spec = spec
-        self._environ = {**environ, **spec.env}
+        self._mark = secrets.token_hex(8)
+        self._environ = {**environ, **spec.env, MARK: self._mark}
+        self._processes = processes
         self._cwd = cwd / spec.cwd
         self._on_message, self._on_end = on_message, on_end
         self._process: asyncio.subprocess.Process | None = None
@@ -66,6 +71,8 @@ class ProgramTransport:
 
     async def start(self) -> None:
         spec = self._spec
+        # Should we be killed, the next start ends it: not every program ends with its standard input.
+        self._processes.begin(self._mark, spec.name)
         try:
             self._process = await asyncio.create_subprocess_exec(
                 spec.command,
@@ -79,9 +86,11 @@ class ProgramTransport:
                 start_new_session=True,
             )
         except OSError as error:
+            self._processes.drop(self._mark)
             raise ToolError(
                 f"{spec.command} cannot be started: {error.strerror}; install it, or give its whole path"
             ) from error
+        self._processes.add(self._process.pid, self._mark, spec.name)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
 
     def send(self, message: JsonObject) -> None:
@@ -155,6 +164,7 @@ class ProgramTransport:
             # What it has started itself goes with it.
             _signal_group(process.pid, signal.SIGKILL)
         await process.wait()
+        self._processes.remove(process.pid)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -189,12 +189,14 @@ class SessionRecord:
 
 
 class SessionLog:
-    """The sessions that may still have processes, in a file of this agent process under `folder`."""
+    """The sessions that may still have processes, in a file of this agent process under `folder`; `name`
+    tells several of one process apart.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "") -> None:
         own = process_info(os.getpid())
         self._owner = {"pid": os.getpid(), "started": own.started if own else 0, "boot": _boot_id()}
-        self._path = folder / f"processes-{os.getpid()}-{self._owner['started']}.json"
+        self._path = folder / f"processes-{os.getpid()}-{self._owner['started']}{name}.json"
         self._records: dict[int, SessionRecord] = {}
         self._starting: dict[str, SessionRecord] = {}
 

@@ -210,6 +210,24 @@ def test_servers_end_with_the_run_also_when_they_do_not_want_to(bench: Bench) ->
     wait_for(lambda: not alive(pid), limit_s=30)
 
 
+def test_a_server_of_a_killed_run_that_stays_is_ended_by_the_next(bench: Bench) -> None:
+    pids = bench.root / "pids"
+    configure(bench, odd=odd("--stay", "--pid-file", str(pids)))
+    slow = Step(text="x" * 3000, piece=1, piece_delay_s=0.05)
+    asks = ScriptedCall(name="mcp", arguments={"server": "odd"})
+    with served(bench, [Step(calls=(asks,)), slow, Step(calls=(asks,)), Step(text="done")]) as server:
+        process = bench.start("run", "go", "--base-url", bench.url)
+        wait_for(lambda: len(server.requests) == 2, limit_s=60)
+        process.kill()
+        process.communicate()
+        left = int(pids.read_text().split()[0])
+        assert alive(left)
+        ran = bench.stream("go")
+    assert ran.result["subtype"] == "success"
+    wait_for(lambda: not alive(left), limit_s=30)
+    assert not list((bench.home / "servers").iterdir())
+
+
 def test_a_server_that_dies_in_a_call_says_so_and_comes_back(bench: Bench) -> None:
     configure(bench, odd=odd())
     call = {"server": "odd", "arguments": "{}"}
