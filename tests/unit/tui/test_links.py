@@ -132,7 +132,7 @@ async def test_the_only_piece_is_copied_at_once(tmp_path: Path) -> None:
 
 async def test_an_image_named_at_the_end_of_a_sentence_is_sent(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
-    (tmp_path / "ws/shot.png").write_bytes(b"\x89PNG none")
+    (tmp_path / "ws/shot.png").write_bytes(b"\x89PNG\r\n\x1a\n none")
     async with running(tmp_path, [Step(text="Seen.")]) as screen:
         screen.chat.say("What is wrong in @shot.png?")
         await screen.until("[image: PNG · ")
