@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from k3agent.prompts.loader import render
-from k3agent.safety.visible import clean
+from k3agent.safety.visible import clean, code_block
 from k3agent.sarif import SCHEMA, Finding, is_bad, log_lines, read_findings, sarif
 from k3agent.types import JsonObject
 
@@ -176,23 +176,19 @@ def summary(status: int, result: JsonObject, findings: Sequence[Finding], refuse
     )
     changed = result.get("files_changed") or []
     if changed:
-        lines += ["", f"{len(changed)} files changed:", *_fenced("\n".join(map(str, changed)))]
+        lines += ["", f"{len(changed)} files changed:", _block("\n".join(map(str, changed)))]
     for finding in findings:
         head = f"{finding.level} {finding.path}:{finding.line} {finding.title}"
-        lines += ["", *_fenced(f"{head}\n{finding.text}")]
+        lines += ["", _block(f"{head}\n{finding.text}")]
     if refused:
-        lines += ["", "Findings without a place in the files:", *_fenced("\n".join(refused))]
+        lines += ["", "Findings without a place in the files:", _block("\n".join(refused))]
     if result.get("result") and not findings:
-        lines += ["", *_fenced(str(result["result"]))]
+        lines += ["", _block(str(result["result"]))]
     return "\n".join(lines)[:MAX_SUMMARY_CHARS] + "\n"
 
 
-def _fenced(text: str) -> list[str]:
-    """A block that its own content cannot end."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return [f"{fence}text", clean(text), fence]
+def _block(text: str) -> str:
+    return code_block(clean(text), "text")
 
 
 def outputs(status: int, result: JsonObject, findings: list[Finding]) -> str:

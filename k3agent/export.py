@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Sequence
 
 from k3agent import codec
+from k3agent.safety.visible import code_block
 from k3agent.store.records import CompactionRow, SessionRow
 from k3agent.types import ImagePart, JsonObject, Message, ReasoningPart, TextPart, ToolCall, ToolResult
 
@@ -71,7 +71,7 @@ def _mark(item: CompactionRow) -> str:
         f" {item.num_dropped} messages dropped from the context, {item.num_kept} kept;"
         f" summary: {item.method}; {item.cost_usd:.4f} USD"
     )
-    return f"## Context compacted\n\n{facts}\n\n{_fenced(item.message.text)}"
+    return f"## Context compacted\n\n{facts}\n\n{code_block(item.message.text)}"
 
 
 def _markdown_part(part: object) -> str:
@@ -81,19 +81,12 @@ def _markdown_part(part: object) -> str:
         case ReasoningPart():
             return "\n".join(f"> {line}" for line in part.text.splitlines())
         case ToolCall():
-            return f"**{part.name}**\n\n{_fenced(part.arguments, 'json')}"
+            return f"**{part.name}**\n\n{code_block(part.arguments, 'json')}"
         case ToolResult():
-            return ("Error:\n\n" if part.is_error else "") + _fenced(part.text)
+            return ("Error:\n\n" if part.is_error else "") + code_block(part.text)
         case ImagePart():
             return f"*(image, {part.mime}, {len(part.data)} bytes)*"
     return ""
-
-
-def _fenced(text: str, language: str = "") -> str:
-    """A code block whose fence is longer than any run of backticks in the text."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def _html(row: SessionRow, messages: list[Message]) -> str:

@@ -7,20 +7,16 @@ from collections.abc import Iterator
 
 from k3agent.backend.errors import BackendError
 from k3agent.backend.handover.asked import Asked, Family, Launch
-from k3agent.backend.handover.vllm import DRAFT_TOKENS
+from k3agent.backend.handover.vllm import DRAFT_TOKENS, HOPPER, check_cache
 
 MASTER_PORT = 20000
-_HOPPER = ("H100", "H200")
 
 
 def launch(asked: Asked) -> Launch:
     """The commands, one for each node. Raises BackendError for what SGLang cannot do."""
     if asked.gpu is None:
         raise BackendError("SGLang's command is for GPUs; name them with --gpus")
-    if asked.has_fp8_cache and not asked.gpu.has_fp8_latents:
-        raise BackendError(
-            f"no attention kernel reads an FP8 cache on {asked.gpu.name}; leave --cache-dtype fp8 out"
-        )
+    check_cache(asked)
     if asked.split is not None:
         raise BackendError("--split is built for vLLM only")
     head = ["sglang", "serve", "--model-path", asked.model.name]
@@ -57,7 +53,7 @@ def _shape(asked: Asked) -> Iterator[str]:
         yield from ("--max-running-requests", str(asked.max_seqs))
     if asked.chunk is not None:
         yield from ("--chunked-prefill-size", str(asked.chunk))
-    if asked.model.family is Family.K3 and asked.gpu is not None and asked.gpu.name in _HOPPER:
+    if asked.model.family is Family.K3 and asked.gpu is not None and asked.gpu.name in HOPPER:
         yield from (
             "--moe-runner-backend",
             "marlin",

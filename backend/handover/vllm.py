@@ -29,7 +29,7 @@ _PARSERS: dict[str, tuple[str, str | None]] = {
     "Meta-Llama-3": ("llama3_json", None),
     "Mistral": ("mistral", None),
 }
-_HOPPER = ("H100", "H200")
+HOPPER = ("H100", "H200")
 
 
 def check(asked: Asked, version: Version | None) -> None:
@@ -44,14 +44,19 @@ def check(asked: Asked, version: Version | None) -> None:
             raise BackendError(
                 "vLLM 0.12.0 fails on Kimi-Linear (`indexer_rotary_emb`); install another version"
             )
-    if asked.has_fp8_cache and asked.gpu is not None and not asked.gpu.has_fp8_latents:
-        raise BackendError(
-            f"no attention kernel reads an FP8 cache on {asked.gpu.name}; leave --cache-dtype fp8 out"
-        )
+    check_cache(asked)
     if asked.draft and asked.layout.pipeline > 1:
         raise BackendError("a draft model does not work with --pp: vLLM refuses it; leave one of the two out")
     if asked.draft and asked.gpu is None:
         raise BackendError("a draft model needs a GPU")
+
+
+def check_cache(asked: Asked) -> None:
+    """Raises BackendError for a precision that no engine's attention reads on that GPU."""
+    if asked.has_fp8_cache and asked.gpu is not None and not asked.gpu.has_fp8_latents:
+        raise BackendError(
+            f"no attention kernel reads an FP8 cache on {asked.gpu.name}; leave --cache-dtype fp8 out"
+        )
 
 
 def launch(asked: Asked, version: Version | None, program: list[str]) -> Launch:
@@ -158,7 +163,7 @@ def _recipe(asked: Asked) -> Iterator[str]:
     if asked.model.family is not Family.K3 or asked.gpu is None:
         return
     yield from ("--load-format", "fastsafetensors")
-    if asked.gpu.name in _HOPPER:
+    if asked.gpu.name in HOPPER:
         yield from ("--moe-backend", "marlin", "--attention-backend", "FLASHMLA")
         yield from ("--disable-custom-all-reduce", "--no-enable-flashinfer-autotune")
 
@@ -172,7 +177,7 @@ def _draft(asked: Asked) -> Iterator[str]:
             "draft_sample_method": "probabilistic",
             "rejection_sample_method": "block",
         }
-        if asked.gpu is not None and asked.gpu.name not in _HOPPER:
+        if asked.gpu is not None and asked.gpu.name not in HOPPER:
             speculative["attention_backend"] = "FLASHINFER_MLA"
         yield from ("--speculative-config", _json(speculative))
 

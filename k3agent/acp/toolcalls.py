@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from k3agent.safety.visible import reveal
+from k3agent.safety.visible import code_block, reveal
 from k3agent.types import ImagePart, JsonObject, TextPart, ToolResult
 
 KINDS = {
@@ -75,7 +75,7 @@ def result_content(tool: str, result: ToolResult) -> list[JsonObject]:
     for part in result.content:
         match part:
             case TextPart() if tool in ("shell", "jobs", "grep", "read") and not result.is_error:
-                content.append(text_content(code_block(part.text)))
+                content.append(text_content(shown_block(part.text)))
             case TextPart():
                 content.append(text_content(part.text))
             case ImagePart():
@@ -83,12 +83,9 @@ def result_content(tool: str, result: ToolResult) -> list[JsonObject]:
     return content
 
 
-def code_block(text: str) -> str:
-    """`text` in a fence that it does not hold itself."""
-    ticks = "```"
-    while ticks in text:
-        ticks += "`"
-    return f"{ticks}\n{shown(text)}\n{ticks}"
+def shown_block(text: str) -> str:
+    """What a call printed, as a block."""
+    return code_block(shown(text))
 
 
 def shown(text: str) -> str:

@@ -213,7 +213,7 @@ class Updates:
         self._progress[call_id] = text
         if now - self._progress_at.get(call_id, 0.0) >= PROGRESS_S:
             self._progress_at[call_id] = now
-            self._change(call_id, content=[toolcalls.text_content(toolcalls.code_block(text))])
+            self._change(call_id, content=[toolcalls.text_content(toolcalls.shown_block(text))])
 
     def _ended(self, event: CallEnded) -> None:
         call_id = event.call_id
@@ -267,7 +267,7 @@ class Updates:
                 "title": f"check: {event.command}",
                 "kind": "execute",
                 "status": "failed" if event.exit_code else "completed",
-                "content": [toolcalls.text_content(toolcalls.code_block(event.output))],
+                "content": [toolcalls.text_content(toolcalls.shown_block(event.output))],
             }
         )
 

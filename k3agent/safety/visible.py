@@ -36,6 +36,14 @@ def clean(text: str) -> str:
     return reveal(_CONTROL.sub("�", text))
 
 
+def code_block(text: str, language: str = "") -> str:
+    """A block of Markdown whose fence is longer than any run of backticks in the text."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
 def marks(shown: str) -> set[str]:
     """All marks in a text."""
     return {mark.group() for mark in _MARK.finditer(shown)}

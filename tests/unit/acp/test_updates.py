@@ -53,7 +53,7 @@ def test_long_and_hidden_text_is_shown_bounded_and_marked() -> None:
     assert len(shown) < toolcalls.MAX_SHOWN_CHARS + 100
     assert "140000 characters left out" in shown
     assert toolcalls.shown("a\u202eb") == "a⟨202E⟩b"
-    assert toolcalls.code_block("``` inside").startswith("````\n")
+    assert toolcalls.shown_block("``` inside").startswith("````\n")
 
 
 @pytest.mark.parametrize(
