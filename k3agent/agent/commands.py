@@ -6,6 +6,7 @@ any other, with the user's permission.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ MAX_COMMANDS = 500
 MAX_DEPTH = 3
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*(?::[A-Za-z0-9][\w-]*)*")
 _CALL = re.compile(r"/([A-Za-z0-9][\w:-]*)(?:\s+(.*))?", re.DOTALL)
+_SEEMING_CALL = re.compile(r"/([a-z][a-z0-9_:-]*)(?:\s|\Z)")
 _PLACE = re.compile(r"\$(ARGUMENTS\b|\d+)")
 _SHELL = re.compile(r"(?m)(?<!\S)!`([^`\n]+)`")
 _RULE = re.compile(r"([A-Za-z_*][\w*-]*)\s*(\([^)]*\))?")
@@ -60,6 +62,12 @@ def find_command(text: str, commands: Mapping[str, CustomCommand]) -> tuple[Cust
     match = _CALL.fullmatch(text.strip())
     command = commands.get(match[1]) if match is not None else None
     return None if match is None or command is None else (command, (match[2] or "").strip())
+
+
+def called_name(text: str) -> str:
+    """The name of the command that a prompt seems to call; "" for other words and for a path."""
+    match = _SEEMING_CALL.match(text)
+    return "" if match is None or os.path.lexists(f"/{match[1]}") else match[1]
 
 
 def load_commands(folders: Sequence[Path], warnings: list[str]) -> dict[str, CustomCommand]:

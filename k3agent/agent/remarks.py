@@ -30,6 +30,14 @@ _CLAIM = re.compile(
     rf"(?:(?:I|I've|I have|I\u2019ve|we|we've|we have)\s+(?:now\s+|also\s+|just\s+)?)?(?P<verb>{_DONE})\b"
     r"[^\n]{0,200}"
 )
+# "Set" is also how advice begins, and a noun: only a first sentence that sets one thing to a value counts.
+_SET = re.compile(
+    r"(?i)\A[\s>*#]*(?:done[.:!,]?\s+)?(?:(?:I|we)(?:'ve|\u2019ve| have)?\s+(?:now\s+|also\s+|just\s+)?)?"
+    r"set\s+(?:the\s+(?:[\w-]+\s+){0,2})?(?:`[^`\n]+`|[\w./-]+)\s+"
+    r"(?:(?:in|of|from|for)\s+(?:the\s+)?(?:`[^`\n]+`|\S+)\s+){0,3}to\s+"
+    r"(?!(?:see|get|make|enable|disable|use|avoid|have)\b)(?:(?!\b(?:you|your|if|when|then|before)\b"
+    r"|\s(?:to|so)\s|\band (?:re-?)?(?:run|start|try)\b)[^\n]){1,160}?(?:[.!](?=\s|\Z)|(?=\s*(?:\n|\Z)))"
+)
 _PASSIVE = re.compile(rf"(?i)[^.\n]{{0,120}}\b(?:has|have) (?:now )?been (?:successfully )?(?:{_DONE})\b")
 _QUESTION = re.compile(
     r"(?i)\s*(?:what|which|when|who|whose|where|why|how|did|does|do|is|are|was|were|has|have|list|show|tell"
@@ -123,7 +131,7 @@ def asks(prompt: str) -> bool:
 def unfounded(answer: str, rows: Sequence[CallRow], cwd: Path) -> str:
     """The words of an answer that tell of a change, where none was made; "" where they may be true."""
     prose = _CODE.sub("", answer)
-    hit = _CLAIM.search(prose) or _PASSIVE.search(prose)
+    hit = _CLAIM.search(prose) or _PASSIVE.search(prose) or _SET.match(prose)
     if hit is None:
         return ""
     words = re.split(r"[.:;](?:\s|$)", " ".join(hit[0].split()).lstrip("#>*- "))[0].rstrip(" ,*")

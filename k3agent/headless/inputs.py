@@ -6,10 +6,13 @@ import json
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from k3agent.agent.commands import called_name, load_commands
+from k3agent.config.places import find_places
 from k3agent.errors import ConfigError, K3AgentError
+from k3agent.headless.arguments import nearest_of
 from k3agent.safety.images import image_type
 from k3agent.types import ImagePart, JsonObject
 
@@ -44,6 +47,28 @@ def argument_text(argument: str) -> str:
         return os.fsencode(argument).decode("utf-8", errors="replace")
     except UnicodeEncodeError:
         return argument.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def require_known_command(prompt: str, cwd: Path, environ: Mapping[str, str], home: Path) -> None:
+    """Raises UsageError for a prompt that calls a command which is not there. `home`: the data folder."""
+    name = called_name(prompt)
+    if not name:
+        return
+    places = find_places(cwd.resolve(), environ, home)
+    known = load_commands(places.find("commands"), [])
+    if name in known:
+        return
+    kept_out = [place for place in places.untrusted if place.name == "commands"]
+    command = load_commands(kept_out, []).get(name)
+    if command is not None:
+        raise UsageError(
+            f"/{name} is not known: {command.path} is not trusted. Look at it, then trust it with"
+            " `k3agent config trust`."
+        )
+    hint = nearest_of(f"/{name}", [f"/{one}" for one in known])
+    raise UsageError(
+        f"/{name} is no command that is known here.{hint} Put a space before it to send it as plain words."
+    )
 
 
 def _read_available(descriptor: int) -> str:

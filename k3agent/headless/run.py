@@ -38,6 +38,7 @@ from k3agent.headless.inputs import (
     read_image,
     read_prompt,
     read_schema,
+    require_known_command,
     user_lines,
 )
 from k3agent.headless.keptchecks import keep_checks, kept_checks
@@ -253,6 +254,7 @@ class HeadlessRun:
         if prompt is None and (options.resume_id or options.continues_newest):
             yield None
         elif prompt is not None and prompt.strip():
+            require_known_command(prompt, options.cwd, options.environ, options.home)
             yield prompt
 
     async def _open_session(self, client: ModelClient) -> Session:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,10 +153,12 @@ COMMANDS: dict[str, Command] = {
     "compact": Command("make the context short before the next model call", _compact),
     "uncompact": Command("undo that: the whole conversation goes on", _uncompact),
     "pin": Command("keep a fact word by word when the context is made short", _pin, "TEXT"),
-    "new": Command("a new session in this folder", _new),
-    "sessions": Command("earlier sessions: go on, fork, rename, export, delete", _action("sessions")),
+    "new": Command("a new session in this folder (also: /clear)", _new),
+    "sessions": Command(
+        "earlier sessions: go on, fork, rename, export, delete (also: /resume)", _action("sessions")
+    ),
     "continue": Command("go on with a turn that was cut short", _continue),
-    "rewind": Command("go back to an earlier prompt (also: Esc Esc)", _action("rewind")),
+    "rewind": Command("go back to an earlier prompt (also: /undo, Esc Esc)", _action("rewind")),
     "models": Command("which model: what can be reached from here", _action("models")),
     "mode": Command("permission mode", _mode, " | ".join(MODES)),
     "plan": Command("have the last answer carried out as a plan", _plan),
@@ -174,8 +176,27 @@ COMMANDS: dict[str, Command] = {
     "engine": Command("where the model runs: server, prefix cache, queue, speed", _action("engine")),
     "doctor": Command("what works here and what does not", _action("doctor")),
     "retry": Command("try again after a failure", _retry),
-    "quit": Command("leave; the session can be resumed", _action("leave_now")),
+    "quit": Command("leave; the session can be resumed (also: /exit)", _action("leave_now")),
 }
+
+
+#: other programs' names for them; a command from a file goes before
+ALIASES = {"undo": "rewind", "resume": "sessions", "exit": "quit", "clear": "new"}
+
+
+def meant_by(word: str, custom: Collection[str] = (), *, is_exact: bool = False) -> list[str]:
+    """The names of the commands that `word` may stand for: the one of that name, else the one of that other
+    name, else those whose name begins with it. `is_exact`: without the last.
+    """
+    if word in COMMANDS or word in custom:
+        return [word]
+    if word in ALIASES:
+        return [ALIASES[word]]
+    if is_exact or not word:
+        return []
+    names = [name for name in (*COMMANDS, *custom) if name.startswith(word)]
+    names += [name for alias, name in ALIASES.items() if alias.startswith(word)]
+    return list(dict.fromkeys(names))
 
 
 def command_candidates(word: str, custom: Mapping[str, CustomCommand] | None = None) -> list[Candidate]:
@@ -186,10 +207,17 @@ def command_candidates(word: str, custom: Mapping[str, CustomCommand] | None = N
     known = {name: (command.help, command.takes) for name, command in COMMANDS.items()}
     for name, command in (custom or {}).items():
         known.setdefault(name, (command.description, command.hint))
+    meant = meant_by(low, custom or {})
     names = sorted(
-        (name for name, (help, _) in known.items() if low in name or (len(low) > 2 and low in help.lower())),
-        key=lambda name: (name not in COMMANDS, name != low, not name.startswith(low), low not in name),
-    )
+        (
+            name
+            for name, (help, _) in known.items()
+            if low in name or name in meant or (len(low) > 2 and low in help.lower())
+        ),
+        key=lambda name: (
+            name not in COMMANDS, name != low, meant != [name], not name.startswith(low), low not in name
+        ),
+    )  # fmt: skip
     width = max((len(name) for name in names), default=0)
     return [
         Candidate(

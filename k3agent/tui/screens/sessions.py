@@ -63,6 +63,7 @@ class SessionsScreen(ListScreen):
             for row in rows
             if row.num_messages and not row.owner and (current is None or row.id != current.id)
         }
+        self.empty = "no session yet" if current is None else "the open session is the only one"
 
     def entries(self, words: str) -> Sequence[tuple[str, Text]]:
         terms = words.casefold().split()

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from textual import work
 
+from k3agent.agent.commands import called_name
 from k3agent.errors import K3AgentError
-from k3agent.tui.commands import COMMANDS, Command, command_candidates
+from k3agent.tui.commands import COMMANDS, Command, command_candidates, meant_by
 from k3agent.tui.driver import image_part, shell_environ
 from k3agent.tui.screens.answers import AnsweringChat
 from k3agent.tui.widgets.completion import Candidate, CompletionList
@@ -60,12 +61,18 @@ class TypingChat(AnsweringChat):
             return
         if text.startswith("/"):
             name, _, rest = text[1:].partition(" ")
-            command = COMMANDS.get(name.strip())
-            if command is not None:
-                self.run_command(command, rest.strip())
+            name, rest = name.strip(), rest.strip()
+            meant = meant_by(name, self._custom, is_exact=bool(rest))
+            if len(meant) == 1 and meant[0] in COMMANDS:
+                self.run_command(COMMANDS[meant[0]], rest)
                 return
-            if re.fullmatch(r"[a-z-]+", name) and name not in self._custom:
+            if len(meant) == 1 and meant[0] != name:
+                text = f"/{meant[0]}"
+            elif not meant and called_name(text):
                 self.notice(f"unknown command /{name}; / shows all", "warning")
+                return
+            elif len(meant) > 1:
+                self.notice(f"/{name} may be {', '.join(f'/{one}' for one in meant)}", "warning")
                 return
         self.say(text, is_steer=event.is_steer)
 
@@ -143,12 +150,12 @@ class TypingChat(AnsweringChat):
         self.completion.offer(candidates)
 
     def _take_candidate(self, key: str) -> bool:
-        candidate = self.completion.current
+        candidate, is_picked = self.completion.current, self.completion.is_picked
         self.completion.close()
         if candidate is None:
             return False
-        # A command that is written out in full is sent, not completed once more.
-        if key == "enter" and self.prompt.text.strip() == candidate.value.strip():
+        # Sent as it is written: what only the list puts first, say for words in its help, never runs unasked.
+        if key == "enter" and candidate.value.startswith("/") and not is_picked:
             return False
         self.prompt.complete(candidate.value)
         return not (key == "enter" and candidate.value.startswith("/"))
@@ -164,6 +171,9 @@ class TypingChat(AnsweringChat):
             # Typed on since; the newer word has a message of its own.
             return
         if word.startswith("/"):
+            if word == self._offered_for and self.completion.is_shown:
+                # A key was faster than this message; what it picked stays.
+                return
             self._offer(word, command_candidates(word[1:], self._custom))
         elif word.startswith("@"):
             self._find_files(word[1:])

@@ -49,6 +49,8 @@ class CompletionList(Widget):
         super().__init__(id="completion")
         self.palette = palette
         self.candidates: list[Candidate] = []
+        #: whether the user has gone to the current one, which is else only the first
+        self.is_picked = False
         self._at = 0
         self._first = 0
 
@@ -62,6 +64,7 @@ class CompletionList(Widget):
 
     def offer(self, candidates: list[Candidate]) -> None:
         self.candidates = candidates
+        self.is_picked = False
         self._at = self._first = 0
         self.set_class(bool(candidates), "shown")
         self.refresh(layout=True)
@@ -70,6 +73,7 @@ class CompletionList(Widget):
         self.offer([])
 
     def move(self, step: int) -> None:
+        self.is_picked = True
         self._at = (self._at + step) % max(len(self.candidates), 1)
         if self._at < self._first:
             self._first = self._at

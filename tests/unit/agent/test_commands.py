@@ -6,12 +6,12 @@ from pathlib import Path
 
 from support.agents import DONE, call, options, start, step
 
-from k3agent.agent.commands import find_command, load_commands, rules_in
+from k3agent.agent.commands import called_name, find_command, load_commands, rules_in
 from k3agent.agent.extensions import load_extensions
 from k3agent.agent.permissions import Rule
 from k3agent.config.frontmatter import split
 from k3agent.config.trust import set_trust
-from k3agent.tui.commands import COMMANDS, command_candidates
+from k3agent.tui.commands import ALIASES, COMMANDS, command_candidates, meant_by
 
 REVIEW = """---
 description: Look at a change
@@ -113,6 +113,28 @@ def test_a_repository_has_commands_once_it_is_trusted_and_they_win(tmp_path: Pat
     # Changed text, also of the other agents' folder, asks anew.
     write(chosen.cwd / ".claude/commands", theirs="changed")
     assert "theirs" not in load_extensions(chosen.cwd, chosen.environ, chosen.home).commands
+
+
+def test_what_seems_to_call_a_command() -> None:
+    assert called_name("/nope LIMIT") == called_name("/nope") == called_name("/nope\nmore") == "nope"
+    assert called_name("/git:nope now") == "git:nope"
+    for words in ("/tmp is full", "/nope/more x", "/ x", "see /nope", " /nope", "/nope.py", ""):
+        assert called_name(words) == ""
+
+
+def test_a_word_means_one_command_or_none_is_run(tmp_path: Path) -> None:
+    custom = load_commands([write(tmp_path, review=REVIEW, undo="Undo it.")], [])
+    assert meant_by("quit") == ["quit"] and meant_by("qui") == ["quit"]
+    assert set(meant_by("re")) == {"rewind", "retry", "sessions"}
+    assert meant_by("rev", custom) == ["review"] and meant_by("rev", custom, is_exact=True) == []
+    assert {word: meant_by(word) for word in ALIASES} == {word: [name] for word, name in ALIASES.items()}
+    assert meant_by("undo", custom) == ["undo"]
+    # In the help of one only.
+    assert meant_by("resumed") == meant_by("") == []
+    assert all(name in COMMANDS for name in ALIASES.values()) and not COMMANDS.keys() & ALIASES.keys()
+    assert [command_candidates(word)[0].value for word in ALIASES] == [
+        f"/{name}" for name in ALIASES.values()
+    ]
 
 
 def test_the_list_of_the_ui_has_them_after_its_own(tmp_path: Path) -> None:

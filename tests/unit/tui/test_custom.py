@@ -8,6 +8,7 @@ from pathlib import Path
 from support.screens import running
 
 from k3agent.providers.scripted import Step
+from k3agent.tui.screens.rewind import RewindScreen
 
 
 def own(root: Path, name: str, text: str) -> None:
@@ -47,3 +48,33 @@ async def test_a_prompt_that_a_hook_stops_is_told_and_the_next_goes_through(tmp_
         assert screen.client.requests == []
         await screen.submit("something else")
         await screen.until("fine")
+
+
+async def test_enter_runs_what_is_written_and_nothing_that_the_list_found_by_its_help(tmp_path: Path) -> None:
+    own(tmp_path, "commands/review.md", "Review $ARGUMENTS, be strict.")
+    async with running(tmp_path, [Step(text="looks good")]) as screen:
+        # Only the help of /quit has this word.
+        await screen.type("/resumed")
+        await screen.until(lambda: screen.chat.completion.is_shown)
+        await screen.press("enter")
+        await screen.until("unknown command /resumed")
+        await screen.submit("/re")
+        await screen.until("/re may be")
+        assert screen.client.requests == []
+        await screen.submit("/rev")
+        await screen.until("looks good")
+        assert screen.client.requests[0].messages[-1].text == "Review , be strict."
+        await screen.submit("/resume")
+        await screen.until("the open session is the only one")
+        await screen.press("escape")
+        await screen.until(lambda: screen.app.screen is screen.chat)
+        await screen.submit("/undo")
+        await screen.until(lambda: isinstance(screen.app.screen, RewindScreen))
+
+
+async def test_what_the_arrows_pick_is_run(tmp_path: Path) -> None:
+    async with running(tmp_path) as screen:
+        await screen.type("/resumed")
+        await screen.until(lambda: screen.chat.completion.is_shown)
+        await screen.press("down", "enter")
+        await screen.until(lambda: screen.app._exit)

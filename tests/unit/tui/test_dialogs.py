@@ -135,7 +135,7 @@ async def test_a_session_is_deleted_only_after_yes(tmp_path: Path) -> None:
         await screen.until("for good?")
         await screen.type("yes")
         await screen.press("enter")
-        await screen.until("no session yet")
+        await screen.until("the open session is the only one")
     store = SessionStore(tmp_path / "home")
     assert not [row for row in store.list_sessions() if row.num_messages]
     store.close()

@@ -1,0 +1,65 @@
+"""What a headless run is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.agents import DONE, ReplayClient
+
+from k3agent.config.settings import Settings
+from k3agent.config.trust import set_trust
+from k3agent.headless import run as headless
+from k3agent.headless.formats import TextFormat
+from k3agent.headless.inputs import UsageError, require_known_command
+from k3agent.headless.output import PipeWriter
+from k3agent.headless.progress import Progress
+from k3agent.headless.runoptions import RunOptions
+
+
+def command(folder: Path, name: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text("Do $ARGUMENTS.")
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    workspace, home = tmp_path / "ws", tmp_path / "home"
+    command(tmp_path / ".config/k3agent/commands", "note")
+    command(workspace / ".k3agent/commands", "theirs")
+
+    def check(prompt: str) -> None:
+        require_known_command(prompt, workspace, {"HOME": str(tmp_path)}, home)
+
+    for prompt in ("/note this", "/tmp is full", "/a/b", "words", " /nope"):
+        check(prompt)
+    with pytest.raises(UsageError, match=r"/notes is no command .* Did you mean /note"):
+        check("/notes this")
+    with pytest.raises(UsageError, match=r"theirs.md is not trusted.*`k3agent config trust`"):
+        check("/theirs")
+    set_trust(home, workspace / ".k3agent", is_trusted=True)
+    check("/theirs")
+
+
+async def test_a_run_of_it_ends_before_the_model_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ReplayClient([DONE])
+    monkeypatch.setattr(headless, "choose_client", lambda *_: client)
+    monkeypatch.setattr(headless.HeadlessRun, "_listen_to_signals", lambda self: None)
+    options = RunOptions(
+        settings=Settings(sandbox="off"),
+        environ={"HOME": str(tmp_path)},
+        home=tmp_path / "home",
+        cwd=tmp_path,
+        prompt="/nope LIMIT",
+    )
+    run = headless.HeadlessRun(
+        options,
+        PipeWriter(1, is_lossless=True),
+        TextFormat(lambda text: None),
+        Progress(lambda text: None, has_color=False),
+    )
+    end = await run.run()
+    await run.close()
+    assert end.exit_code == 2 and "/nope" in end.errors[0]
+    assert client.requests == [] and run.session is None
