@@ -69,6 +69,7 @@ MODULES = (
     "pairs",
     "documenting",
     "carrying",
+    "everyday",
 )
 SECOND_MODULES = (
     "gittasks",

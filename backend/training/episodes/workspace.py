@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 
 SKIPPED = frozenset({"__pycache__", "node_modules"})
+TOLD_APART = frozenset({".gitignore"})
+"""Hidden files that count: tasks change them."""
 
 
 class Workspace:
@@ -46,7 +48,7 @@ class Workspace:
         return walk(self.root)
 
     def snapshot(self) -> dict[str, str]:
-        """All visible files with their text (line ends kept)."""
+        """All files that count with their text (line ends kept)."""
         return read_tree(self.root)
 
     def close(self) -> None:
@@ -54,8 +56,8 @@ class Workspace:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def walk(root: str) -> tuple[list[str], list[str]]:
-    """Visible files and folders under a root, relative, unsorted."""
+def walk(root: str, hidden: frozenset[str] = frozenset()) -> tuple[list[str], list[str]]:
+    """Visible files and folders under a root, and files of the given hidden names; relative, unsorted."""
     files: list[str] = []
     folders: list[str] = []
     stack = [""]
@@ -63,7 +65,8 @@ def walk(root: str) -> tuple[list[str], list[str]]:
         base = stack.pop()
         with os.scandir(f"{root}/{base}" if base else root) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or entry.name in SKIPPED:
+                name = entry.name
+                if (name.startswith(".") and name not in hidden) or name in SKIPPED:
                     continue
                 path = f"{base}/{entry.name}" if base else entry.name
                 if entry.is_dir(follow_symlinks=False):
@@ -75,9 +78,9 @@ def walk(root: str) -> tuple[list[str], list[str]]:
 
 
 def read_tree(root: str | Path) -> dict[str, str]:
-    """All visible files under a folder with their text; undecodable bytes are kept as surrogates."""
+    """All files that count under a folder with their text; undecodable bytes are kept as surrogates."""
     found: dict[str, str] = {}
-    for path in sorted(walk(str(root))[0]):
+    for path in sorted(walk(str(root), TOLD_APART)[0]):
         with open(f"{root}/{path}", "rb") as file:  # noqa: PTH123 - twice as fast as Path
             found[path] = file.read().decode("utf-8", "surrogateescape")
     return found

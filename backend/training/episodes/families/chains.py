@@ -184,12 +184,12 @@ def _draw(ctx: Setting, *, syntax: bool) -> Broken | None:
     return None
 
 
-@goal("bump_all", "chain", 1.6, level=1)
+@goal("bump_all", "chain", 2.4, level=1)
 def bump_all(ctx: Setting) -> Plan | None:
     """Another version in every file that has the present one."""
     rng, words = ctx.rng, ctx.words
     old, new = draw_version(ctx), draw_version(ctx)
-    paths = rng.sample(sorted(VERSIONED), rng.choice((2, 2, 3)))
+    paths = rng.sample(sorted(VERSIONED), rng.choice((1, 1, 2, 2, 3)))
     files = {path: versioned(ctx, path, old) for path in paths}
     if rng.random() < 0.5:
         files[f"docs/{words.noun()}.md"] = f"# {words.title()}\n\nThe version is {old}.\n"

@@ -243,15 +243,25 @@ def one_line(ctx: Setting, *kinds: str) -> tuple[Definition, str] | None:
 @goal("add_param", "addfunc", 1.2)
 def add_param(ctx: Setting) -> Plan | None:
     """Add a parameter with a default."""
+    rng, noun = ctx.rng, ctx.words.noun
+    values = (str(rng.randint(0, 60)), "None", "False", "True", f"'{noun()}'", f'"{noun()}"', "0")
+    return param_plan(ctx, rng.choice(values))
+
+
+@goal("add_param_only", "addfunc", 1.2)
+def add_param_only(ctx: Setting) -> Plan | None:
+    """Add a parameter; no default is said, and None keeps all calls working."""
+    return param_plan(ctx)
+
+
+def param_plan(ctx: Setting, said: str = "") -> Plan | None:
+    """Add a parameter with the default that was said, or None."""
     found = one_line(ctx, "function", "method")
     if found is None:
         return None
     one, head = found
-    rng, words = ctx.rng, ctx.words
-    param = words.variable()
-    default = rng.choice(
-        (str(rng.randint(0, 60)), "None", "False", "True", f"'{words.noun()}'", f'"{words.noun()}"', "0")
-    )
+    param, default = ctx.words.variable(), said or "None"
+    wish = f"{param}={said}" if said else param
     if param in one.params or "*" in head or re.search(r"\) ->", head) or "/" in head:
         return None
 
@@ -261,30 +271,24 @@ def add_param(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         name, hit = one_definition(
-            session, one.name, f"Add the parameter {param}={default} to {one.name}. Find its definition."
+            session, one.name, f"Add the parameter {wish} to {one.name}. Find its definition."
         )
         if re.search(rf"[(,]\s*{re.escape(param)}\b", hit.text):
             raise Report(
                 "It has it already.", f"`{name}` already has a parameter `{param}`. Nothing was changed."
             )
         old = hit.text.strip()
-        change_line(
-            session, hit.path, hit.line, old, grow(old), f"{hit.at} has {old}. Put {param}={default} last."
-        )
+        why = "" if said else " The default None keeps all calls working."
+        think = f"{hit.at} has {old}. Put {param}={default} last.{why}"
+        change_line(session, hit.path, hit.line, old, grow(old), think)
         return (
             "The diff shows it.",
-            f"Added `{param}={default}` to `{name}` in `{hit.path}` (line {hit.line}).",
+            f"Added `{param}={default}` to `{name}` in `{hit.path}` (line {hit.line}).{why}",
         )
 
     check = checks.writes({one.path: checks.replace_line(ctx.facts.files[one.path], one.line, grow(head))})
-    return Plan(
-        "add_param",
-        "addfunc",
-        {"name": ctx.called(one), "param": param, "default": default},
-        play,
-        check,
-        ("def", one.name),
-    )
+    slots = {"name": ctx.called(one), "param": param} | ({"default": said} if said else {})
+    return Plan("add_param" if said else "add_param_only", "addfunc", slots, play, check, ("def", one.name))
 
 
 @goal("add_docstring", "addfunc", 1.3)

@@ -19,7 +19,10 @@ from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
-NEW = "set_two set_two_in rename_two add_line_both docstring_for move_with_imports"
+NEW = (
+    "set_two set_two_in rename_two add_line_both docstring_for move_with_imports"
+    " create_print create_says ignore_line require fix_typo fix_typos add_param_only"
+)
 
 
 @pytest.fixture

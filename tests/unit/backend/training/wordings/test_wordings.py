@@ -1,5 +1,6 @@
 """All wordings: templates parse, use their slots, keep values verbatim, and the held-out ones differ."""
 
+import re
 import time
 from random import Random
 
@@ -112,7 +113,7 @@ def test_templates_are_tidy(name: str) -> None:
         for _ in range(4):
             text = expand(template, rng)
             assert "  " not in text and text == text.strip(), template
-            assert not {" .", " ,"} & {text[i : i + 2] for i in range(len(text))}, template
+            assert not re.search(r" (,|\.(?![a-z]))", text), template
 
 
 @pytest.mark.parametrize("part", PARTS)
