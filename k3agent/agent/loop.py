@@ -245,13 +245,16 @@ class TurnLoop:
             return self._continue_text(message)
         if self._closing is not None and (self._is_stopped or message.text.lstrip().startswith(UNFINISHED)):
             return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
-        # Where a person answers, a refusal is their wish and no obstacle.
-        if not parts.is_interactive and parts.repetition.was_blocked():
+        if self._is_blocked():
             return TurnEnd(
                 outcome=TurnOutcome.PERMISSION,
                 detail="the model stopped after a call that needed an answer or a permission nobody gave",
             )
         return await self._check()
+
+    def _is_blocked(self) -> bool:
+        # Where a person answers, a refusal is their wish and no obstacle.
+        return not self._parts.is_interactive and self._parts.repetition.was_blocked()
 
     async def _run_calls(self, message: Message, settled: Mapping[str, CallRow]) -> TurnEnd | None:
         parts = self._parts
@@ -269,10 +272,11 @@ class TurnLoop:
         """The turn does not get on. A large model may report before it ends; a small one would invent."""
         parts = self._parts
         detail = f"{reason}. {parts.repetition.account()}"
+        outcome = TurnOutcome.PERMISSION if self._is_blocked() else TurnOutcome.EXECUTION
         is_told = self._parts.transcript.num_said(STOPPED) > 0
         if parts.profile is Profile.COMPACT or is_told or not parts.limits.may_step():
-            return TurnEnd(outcome=TurnOutcome.EXECUTION, detail=detail)
-        self._closing = LimitReached(outcome=TurnOutcome.EXECUTION, detail=detail, is_closing=True)
+            return TurnEnd(outcome=outcome, detail=detail)
+        self._closing = LimitReached(outcome=outcome, detail=detail, is_closing=True)
         self._is_stopped = True
         parts.transcript.add(parts.transcript.harness(parts.mask(STOP.format(reason=reason))))
         parts.emitter.emit(

@@ -138,10 +138,12 @@ class RepetitionPolicy:
         return f"Tried: {tried}. {files}" if tried else files
 
     def was_blocked(self) -> bool:
-        """Whether the newest call needed an answer or a permission that nobody gave."""
+        """Whether the newest call needed an answer or a permission that nobody gave, also when it was refused
+        as the repeat of one that did.
+        """
         if not self._rows:
             return False
-        last = self._rows[-1]
+        last = self._original(self._rows[-1])
         return last.state is CallState.DENIED or (last.tool == "ask" and last.state is CallState.FAILED)
 
     def _moves_on(self, row: CallRow) -> bool:
@@ -166,13 +168,20 @@ class RepetitionPolicy:
             result_digest = next(earlier, result_digest)
         return tool, wanted, result_digest
 
+    def _original(self, row: CallRow) -> CallRow:
+        """Of a refused repeat the newest equal call that had a result of its own; of others the call itself."""
+        if row.state is not CallState.REFUSED:
+            return row
+        wanted = canonical(row.arguments)
+        equal = (
+            old for old in reversed(self._rows) if old.tool == row.tool and canonical(old.arguments) == wanted
+        )
+        return next((old for old in equal if old.state is not CallState.REFUSED), row)
+
     def _reason(self, row: CallRow, repeats: Repeats) -> str:
         if max(repeats.same, repeats.failures) < min(END_AT[self._profile], END_AT_FAILURES[self._profile]):
             return ""
-        wanted = canonical(row.arguments)
-        equal = (old for old in self._rows if old.tool == row.tool and canonical(old.arguments) == wanted)
-        # What the call really gave, not what was put in the place of its result.
-        row = next((old for old in equal if old.state is not CallState.REFUSED), row)
+        row = self._original(row)
         if repeats.same >= END_AT[self._profile]:
             return (
                 f"the model made the same call with the same result {repeats.same} times,"

@@ -9,6 +9,7 @@ from typing import Any
 from support.agents import (
     COMPACT,
     DONE,
+    FULL,
     call,
     options,
     start,
@@ -255,3 +256,22 @@ async def test_stopping_at_a_denial_is_blocked_not_done(tmp_path: Path) -> None:
     assert (await run.session.submit("go")).outcome is TurnOutcome.PERMISSION
     assert (await run.session.submit("go")).outcome is TurnOutcome.SUCCESS
     await run.session.aclose()
+
+
+async def test_a_repeat_of_a_denied_call_is_blocked_too(tmp_path: Path) -> None:
+    write = call("write", path="/etc/k3agent-test", content="x")
+    run = await start(tmp_path, [step(write), step(write), step(text="It is written.")], info=COMPACT)
+    assert (await run.session.submit("go")).outcome is TurnOutcome.PERMISSION
+    assert "this same call failed before" in run.results[-1]
+    await run.session.aclose()
+
+
+async def test_a_turn_that_is_stopped_at_a_denied_call_is_blocked(tmp_path: Path) -> None:
+    write = call("write", path="/etc/k3agent-test", content="x")
+    for number, (info, again) in enumerate([(COMPACT, 3), (FULL, 8)]):
+        root = tmp_path / str(number)
+        root.mkdir()
+        run = await start(root, [*[step(write)] * again, step(text="It may not be written.")], info=info)
+        end = await run.session.submit("go")
+        assert end.outcome is TurnOutcome.PERMISSION and "permission denied" in end.detail
+        await run.session.aclose()
