@@ -8,7 +8,9 @@ import argparse
 import gc
 import json
 import logging
+import math
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -16,9 +18,11 @@ from pathlib import Path
 
 import torch
 
-from k3agent.backend.kernels import cases
+from k3agent.backend.kernels import cases, registry
+from k3agent.backend.kernels.ahead import compiling_ahead
 from k3agent.backend.kernels.cases import Case, Setting
 from k3agent.backend.kernels.gpu import failures, gpu_name, has_triton
+from k3agent.backend.kernels.pinned import Tuned
 from k3agent.backend.kernels.timing import REPEATS, measure
 
 log = logging.getLogger(__name__)
@@ -50,6 +54,10 @@ class Row:
     times_floor: float | None
     error: float | None
 
+    @property
+    def best_us(self) -> float:
+        return min(self.median_us, self.graph_us or self.median_us)
+
 
 def ceiling_of(gpu: str) -> Ceiling | None:
     """The ceiling of a GPU by its name, if it is known."""
@@ -68,6 +76,9 @@ def run_case(case: Case, device: torch.device, repeats: int) -> Iterator[Row]:
     floor = floor_us(case, ceiling_of(gpu_name(device)))
     for name, call in case.calls.items():
         try:
+            if name == registry.TRITON:
+                with compiling_ahead(device):
+                    call()
             eager = measure(call, device, repeats=repeats)
             captured = None
             if device.type == "cuda" and name in case.graphs:
@@ -82,11 +93,21 @@ def run_case(case: Case, device: torch.device, repeats: int) -> Iterator[Row]:
         yield Row(case.op, case.shape, name, *times_us, floor, times, error)
 
 
-def run(ops: Sequence[str], setting: Setting, repeats: int = REPEATS) -> Iterator[Row]:
-    """Time the operations, case by case."""
+def run(
+    ops: Sequence[str],
+    setting: Setting,
+    repeats: int = REPEATS,
+    shape: str = "",
+    deadline: float = math.inf,
+) -> Iterator[Row]:
+    """Time the operations, case by case, until the deadline."""
     for op in ops:
         for case in cases.cases_of(op, setting):
-            yield from run_case(case, setting.device, repeats)
+            if time.monotonic() > deadline:
+                log.warning("no time is left for %s %s", op, case.shape)
+                return
+            if shape in case.shape:
+                yield from run_case(case, setting.device, repeats)
             del case
             gc.collect()
             if setting.device.type == "cuda":
@@ -94,14 +115,15 @@ def run(ops: Sequence[str], setting: Setting, repeats: int = REPEATS) -> Iterato
 
 
 def faster_ops(rows: Sequence[Row]) -> list[str]:
-    """Operations where Triton beat the plain form in every case that has both: what `pinned.FASTER` lists."""
-    found: dict[str, bool] = {}
+    """Operations where Triton beat the plain form in the geometric mean over the cases that have both, each
+    in a graph where it can be: what `--kernels auto` takes."""
+    found: dict[str, float] = {}
     times = {(row.op, row.shape, row.implementation): row for row in rows}
     for (op, shape, name), row in times.items():
-        fast = times.get((op, shape, "triton"))
-        if name == "reference" and fast is not None:
-            found[op] = found.get(op, True) and fast.median_us < row.median_us
-    return sorted(op for op, is_faster in found.items() if is_faster)
+        fast = times.get((op, shape, registry.TRITON))
+        if name == registry.REFERENCE and fast is not None:
+            found[op] = found.get(op, 0.0) + math.log(fast.best_us / row.best_us)
+    return sorted(op for op, logarithm in found.items() if logarithm < 0)
 
 
 def environment(device: torch.device) -> dict[str, str]:
@@ -136,6 +158,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="shapes for a test of the command itself")
     parser.add_argument("--no-peers", action="store_true", help="only k3agent's own implementations")
     parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--total", type=float, default=3600.0, help="seconds, at most (default: 3600)")
+    parser.add_argument("--shape", default="", help="only cases whose shape contains this")
+    parser.add_argument(
+        "--faster", type=Path, help="note in this file of tuned kernels what Triton is faster at"
+    )
     parser.add_argument("--json", type=Path, help="write the rows here as JSON")
     parser.add_argument("--markdown", type=Path, help="write the table here as well")
     return parser.parse_args(argv)
@@ -152,19 +179,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = torch.device(options.device)
     setting = Setting(device, options.tiny, not options.no_peers)
     rows: list[Row] = []
-    for row in run(options.ops or cases.ops(), setting, options.repeats):
+    ops, deadline = options.ops or cases.ops(), time.monotonic() + options.total
+    for row in run(ops, setting, options.repeats, options.shape, deadline):
         rows.append(row)
         graph = "" if row.graph_us is None else f", in a graph {row.graph_us:.1f} us"
         print(f"{row.op} {row.shape} {row.implementation}: {row.median_us:.1f} us{graph}", file=sys.stderr)
-    table = markdown(rows, environment(device))
-    print(table)
-    print(f"Triton is faster in every case of: {', '.join(faster_ops(rows)) or 'none'}")
+        _write(rows, options, device)
+    print(markdown(rows, environment(device)))
+    faster = faster_ops(rows)
+    print(f"Triton is faster at: {', '.join(faster) or 'none'}")
+    if options.faster:
+        found = Tuned.read(options.faster) if options.faster.exists() else Tuned()
+        kept = set(found.faster.get(gpu_name(device), [])) - {row.op for row in rows}
+        found.faster[gpu_name(device)] = sorted(kept | set(faster))
+        found.write(options.faster)
+    return 0 if rows else 1
+
+
+def _write(rows: Sequence[Row], options: argparse.Namespace, device: torch.device) -> None:
+    """After each row: a run that is cut off has then left what it had."""
     if options.markdown:
-        options.markdown.write_text(table)
+        options.markdown.write_text(markdown(rows, environment(device)))
     if options.json:
         content = {"environment": environment(device), "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(content, indent=1))
-    return 0 if rows else 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from k3agent.backend.kernels.experts import Activation, ExpertStacks
 from k3agent.backend.kernels.gpu import runs_triton
 
 GROUP = 32
+PLAIN_CHOICES = 512
+"""The plain form is timed up to here: it takes one expert after the other."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def experts(setting: Setting) -> Iterator[Case]:
     shapes = (TINY, TINY_PLAIN) if setting.tiny else (K3, K3_RANK, LINEAR)
     for shape in shapes:
         stacks = random_stacks(shape, setting.device)
-        for num_tokens in (1, 40) if setting.tiny else (1, 8, 64, 512, 4096):
+        for num_tokens in (1, 40) if setting.tiny else (1, 8, 64, 512, 2048):
             yield _experts_case(shape, stacks, num_tokens, setting)
 
 
@@ -83,7 +85,7 @@ def _experts_case(shape: Shape, stacks: ExpertStacks, num_tokens: int, setting: 
     num_active, num_choices = len(chosen[is_mine].unique()), int(is_mine.sum())
     arguments = (z, chosen, weights, stacks, shape.act)
     calls: dict[str, Callable[[], object]] = {}
-    if num_tokens <= 64 or setting.tiny:
+    if num_choices <= PLAIN_CHOICES or setting.tiny:
         calls["reference"] = lambda: registry.get("moe_experts")(*arguments)
     limits: dict[str, int] = {}
     if runs_triton(device):
@@ -95,7 +97,10 @@ def _experts_case(shape: Shape, stacks: ExpertStacks, num_tokens: int, setting: 
         calls |= _grouped_mm(shape, stacks, z, chosen, weights)
     expected: list[Tensor] = []
 
-    def error(name: str) -> float:
+    def error(name: str) -> float | None:
+        if name == "grouped_mm" and shape.is_packed:
+            # it has weights of its own
+            return None
         if not expected:
             some = min(num_tokens, 16)
             parts = z[:some], chosen[:some], weights[:some], stacks, shape.act
@@ -111,7 +116,7 @@ def _experts_case(shape: Shape, stacks: ExpertStacks, num_tokens: int, setting: 
         num_bytes=num_active * stacks.bytes_each + num_tokens * shape.width * 6,
         num_flops=num_choices * 6 * shape.width * shape.inner,
         graphs={"triton", "grouped_mm"},
-        error=None if "grouped_mm" in calls and shape.is_packed else error,
+        error=error,
         limits=limits,
     )
 
@@ -145,6 +150,47 @@ def _grouped_mm(
         return total.index_add_(0, tokens, out.float() * scaled)
 
     return {"grouped_mm": run}
+
+
+@makes("rms_norm")
+def norms(setting: Setting) -> Iterator[Case]:
+    """Rows of the width of both models."""
+    for width in (64,) if setting.tiny else (7168, 2304):
+        for num_rows in (1, 3) if setting.tiny else (1, 64, 2048):
+            x = torch.randn((num_rows, width), dtype=torch.bfloat16, device=setting.device)
+            yield _rows_case(setting, "rms_norm", x, (x, torch.ones_like(x[0]), 1e-5), {})
+
+
+@makes("swiglu")
+def swiglus(setting: Setting) -> Iterator[Case]:
+    """Of the shared expert of Kimi-Linear."""
+    yield from _gated_cases(setting, "swiglu", 1024, {})
+
+
+@makes("situ_glu")
+def situ_glus(setting: Setting) -> Iterator[Case]:
+    """Of the shared experts of K3."""
+    yield from _gated_cases(setting, "situ_glu", 6144, {"beta": 4.0, "linear_beta": 25.0})
+
+
+def _gated_cases(setting: Setting, op: str, width: int, options: dict[str, object]) -> Iterator[Case]:
+    width = 64 if setting.tiny else width
+    for num_rows in (1, 3) if setting.tiny else (1, 64, 2048):
+        x = torch.randn((num_rows, 2 * width), dtype=torch.bfloat16, device=setting.device)
+        yield _rows_case(setting, op, x, x.chunk(2, dim=-1), options)
+
+
+def _rows_case(
+    setting: Setting, op: str, x: Tensor, arguments: tuple[object, ...], options: dict[str, object]
+) -> Case:
+    names = ["reference", *(["triton"] if runs_triton(setting.device) else [])]
+    return Case(
+        op=op,
+        shape=f"{x.shape[1]} T={x.shape[0]}",
+        calls={name: _Call(op, name, arguments, options) for name in names},
+        num_bytes=2 * x.nbytes if op == "rms_norm" else 3 * x.nbytes // 2,
+        graphs=set(names),
+    )
 
 
 @makes("route")

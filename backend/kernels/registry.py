@@ -128,11 +128,12 @@ def load_triton(op: str) -> Kernel:
 
 def identity(kernels: str, device: torch.device) -> str:
     """What the rounding of a model depends on besides the device: which operations Triton does, in which
-    version."""
+    version and with which measured tables."""
     if kernels == REFERENCE or not runs_triton(device):
         return REFERENCE
     ops = [op for op in in_triton() if choose(op, kernels, device) is not get(op)]
-    return f"triton {version('triton')} {' '.join(ops)}" if ops else REFERENCE
+    tables = f" tuned {pinned.tuned_digest()}" if pinned.tuned_digest() else ""
+    return f"triton {version('triton')} {' '.join(ops)}{tables}" if ops else REFERENCE
 
 
 def choose(op: str, kernels: str, device: torch.device | str, default: str = REFERENCE) -> Kernel:

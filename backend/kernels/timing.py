@@ -4,6 +4,8 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,11 +41,17 @@ def measure(
 
 
 def _captured(call: Callable[[], object]) -> Callable[[], object]:
-    """The call as a CUDA graph. The graph's memory lives as long as the returned function."""
+    """The call as a CUDA graph; its memory is what those captured before had."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=_pool()):
         call()
     return graph.replay
+
+
+@cache
+def _pool() -> Any:
+    """One for all graphs: hundreds are made one after the other, and each would take memory anew."""
+    return torch.cuda.graph_pool_handle()
 
 
 def _event_times(call: Callable[[], object], flush: Tensor, repeats: int) -> list[float]:

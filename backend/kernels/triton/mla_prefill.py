@@ -36,7 +36,8 @@ pinned.pin(
         "join_warps": 4,
     }),
     candidates={
-        "least_tokens": [0, 1 << 30], "segment": [32768], "block_m": [64, 128], "block_n": [32, 64, 128],
+        "least_tokens": [0, 96, 160, 1024],
+        "segment": [32768], "block_m": [64, 128], "block_n": [32, 64, 128],
         "num_warps": [4, 8], "num_stages": [2, 3], "join_warps": [4],
     },
 )  # fmt: skip

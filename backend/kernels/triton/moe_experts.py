@@ -119,6 +119,7 @@ def limits_of(stacks: ExpertStacks, num_tokens: int, top: int) -> dict[str, int]
         "packed": int(stacks.is_packed),
         "width": stacks.width,
         "inner": stacks.inner,
+        "held": stacks.count,
     }
     gpu = gpu_name(stacks.w13.device)
     # the tiles of the products depend on how many choices lie side by side
