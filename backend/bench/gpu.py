@@ -1,11 +1,14 @@
 """Everything that a GPU has to show, and the page that tells it: `make gpu`.
 
-Parts: `tests` (agreement of kernels, graphs, exactness), `kernels` (every operation by implementation and
-shape), and the stand-ins by name. Each leaves its table in a folder, so that parts can run one by one, on a
-machine that is only lent, and the page is written from whatever is there. Without a GPU nothing is run.
+Parts: `tests` (agreement of kernels, graphs, exactness), `tune` (the best configurations, into `tuned.json`),
+`kernels` (every operation by implementation and shape), `fla` (its KDA beside ours), the stand-ins by name,
+`exact` (resumes of Kimi-Linear, bit by bit), `peers` (Kimi-Linear in transformers). Each leaves its table in
+a folder, so that parts can run one by one, and the page is written from whatever is there; `bench.session`
+runs them on a machine that is only lent. Without a GPU nothing is run.
 """
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -20,16 +23,30 @@ from k3agent.backend.bench import standins
 from k3agent.backend.kernels.bench import environment
 
 STANDINS = ("kimi-linear", "k3-group", "k3-rank")
-PARTS = ("tests", "kernels", *STANDINS)
-_TITLES = {"tests": "Tests", "kernels": "Kernels"}
+PARTS = ("tests", "tune", "kernels", "fla", *STANDINS, "exact", "peers")
+_USUAL = ("tests", "kernels", *STANDINS)
+"""The stand-ins run their peers themselves."""
+_TITLES = {
+    "tests": "Tests",
+    "tune": "Tuning",
+    "kernels": "Kernels",
+    "fla": "Kernels of fla",
+    "exact": "Exact resumes, Kimi-Linear-48B",
+    "peers": "Kimi-Linear-48B in transformers",
+}
+_TUNED_OPS = ("moe_experts", "kda_prefill", "mla_decode", "mla_prefill", "kda_decode")
+_EXACT_CHUNK = 512
+"""A short grid has more points to resume at, and its passes are those that graphs hold."""
 _HEAD = """# Performance on one GPU
 
 Written by `make gpu` (`python -m k3agent.backend.bench.gpu`); do not edit by hand. Times are medians. A
 floor is the least that the hardware allows: bytes that must move over the copy bandwidth, or operations over
 the rate of bf16 products, whichever is longer. Stand-ins have random weights of real shape and run through
-the runner and the prefix cache of the engine; transformers, with the kernels of fla, runs after them
-in the same process.
+the runner and the prefix cache of the engine; transformers, with the kernels of fla, on the same machine.
 """
+
+
+_WITH_HEADING = (*STANDINS, "exact", "peers")
 
 
 @dataclass(frozen=True)
@@ -48,10 +65,29 @@ def command_of(part: str, folder: Path, extra: Sequence[str]) -> list[str]:
     files = ["--json", str(folder / f"{part}.json"), "--markdown", str(folder / f"{part}.md")]
     python = [sys.executable, "-P", "-m"]
     if part == "tests":
-        return [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", *extra]
+        return [*python, "pytest", "tests/gpu", "-m", "gpu", "-q", *_side_by_side(), *extra]
+    tuned = str(folder / "tuned.json")
+    if part == "tune":
+        ops = () if extra and not extra[0].startswith("-") else _TUNED_OPS
+        return [*python, "k3agent.backend.kernels.tune", "--write", tuned, *ops, *extra]
     if part == "kernels":
-        return [*python, "k3agent.backend.kernels.bench", *files, *extra]
-    return [*python, "k3agent.backend.bench.standin", part, *files, *extra]
+        return [*python, "k3agent.backend.kernels.bench", "--faster", tuned, *files, *extra]
+    if part == "fla":
+        fla = ("kda_prefill", "--shape", "K3 T=", "--repeats", "15")
+        return [*python, "k3agent.backend.kernels.bench", *fla, *files, *extra]
+    standin = [*python, "k3agent.backend.bench.standin"]
+    if part == "exact":
+        flags = ("--parts", "exact", "--chunk", str(_EXACT_CHUNK), "--no-peers")
+        return [*standin, "kimi-linear", "--kernels", "triton", *flags, *files, *extra]
+    if part == "peers":
+        beside = ("--only-peers", "--beside", str(folder / "kimi-linear.json"))
+        return [*standin, "kimi-linear", *beside, *files, *extra]
+    return [*standin, part, "--kernels", "triton", *files, *extra]
+
+
+def _side_by_side() -> list[str]:
+    """Tests spend most of their time compiling."""
+    return ["-n", "8"] if importlib.util.find_spec("xdist") is not None else []
 
 
 def run(part: str, folder: Path, extra: Sequence[str]) -> Outcome:
@@ -89,7 +125,9 @@ def page(folder: Path) -> str:
         if table.exists():
             # the stand-ins' own heading says what ours does
             text = (
-                table.read_text("utf-8").split("\n", 2)[2] if part in STANDINS else table.read_text("utf-8")
+                table.read_text("utf-8").split("\n", 2)[2]
+                if part in _WITH_HEADING
+                else table.read_text("utf-8")
             )
             sections.append(text.strip() + "\n")
     return "\n".join(sections)
@@ -98,7 +136,7 @@ def page(folder: Path) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts and write the page; 1 when one of them failed."""
     parser = argparse.ArgumentParser(prog="python -m k3agent.backend.bench.gpu", description=__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--parts", default=",".join(_USUAL), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--folder", type=Path, default=Path("build/gpu"), help="where the tables are left")
     parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
     parser.add_argument("--only-page", action="store_true", help="run nothing, write the page")

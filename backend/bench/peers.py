@@ -12,27 +12,35 @@ import torch
 from k3agent.backend.bench import standins
 from k3agent.backend.bench.standin_runs import Plan, Tell
 
+Note = Callable[[str, float], None]
+"""Called with the name of a figure, that of ours, and its value."""
+REPEATS, DECODE_STEPS = 8, 24
+"""At most: it takes its time."""
 
-def measure(name: str, plan: Plan, device: str, parts: Sequence[str], tell: Tell) -> dict[str, float]:
-    """Its figures, by the names of ours; none where it has no such model or is not installed."""
+
+def measure(
+    name: str, plan: Plan, device: str, parts: Sequence[str], tell: Tell, note: Note, deadline: float
+) -> None:
+    """Note its figures, until the deadline; none where it has no such model or is not installed."""
     standin = standins.find(name)
     if standin.is_packed or importlib.util.find_spec("transformers") is None:
-        return {}
+        return
     import transformers  # pyright: ignore[reportMissingImports]  # an optional peer
 
     if not hasattr(transformers, "KimiLinearForCausalLM"):
         tell("this transformers has no Kimi-Linear")
-        return {}
+        return
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     model = _build(transformers, standin, torch.device(device))
-    peer = Peer(model, torch.device(device), plan, tell)
-    makers = {"first": peer.first_tokens, "prefill": peer.prefills, "decode": peer.decodes}
-    found: dict[str, float] = {}
-    for part in parts:
-        if part in makers:
-            makers[part](found)
-    return found
+    peer = Peer(model, torch.device(device), plan, note, deadline)
+    makers = {"decode": peer.decodes, "first": peer.first_tokens, "prefill": peer.prefills}
+    for part, maker in makers.items():
+        if part in parts:
+            try:
+                maker()
+            except RuntimeError as error:
+                tell(f"transformers: {part} failed: {error}")
 
 
 def _build(transformers: Any, standin: standins.Standin, device: torch.device) -> Any:
@@ -52,37 +60,51 @@ def _build(transformers: Any, standin: standins.Standin, device: torch.device) -
 class Peer:
     """One model of transformers."""
 
-    def __init__(self, model: Any, device: torch.device, plan: Plan, tell: Tell) -> None:
-        self._model, self._device, self._plan, self._tell = model, device, plan, tell
+    def __init__(self, model: Any, device: torch.device, plan: Plan, note: Note, deadline: float) -> None:
+        self._model, self._device, self._plan, self._note = model, device, plan, note
+        self._deadline = deadline
         self._vocab_size: int = model.config.vocab_size
 
-    def first_tokens(self, found: dict[str, float]) -> None:
+    def first_tokens(self) -> None:
         """Cold, and behind a prefix whose cache is copied before each try, outside of the time."""
         plan = self._plan
-        cold = [self._timed(lambda: self._run(self._ids(1, plan.context))) for _ in range(plan.cold_repeats)]
-        self._note(found, f"cold TTFT, {plan.context} tokens", statistics.median(cold) * 1e3)
         prefix = self._run(self._ids(1, plan.context))
+        cold = self._times(plan.cold_repeats, lambda: self._run(self._ids(1, plan.context)))
+        self._note(f"cold TTFT, {plan.context} tokens", statistics.median(cold) * 1e3)
         for suffix in plan.suffixes:
+            if self._is_over:
+                return
+            self._run(self._ids(1, suffix), copy.deepcopy(prefix))
             times = []
-            for _ in range(plan.repeats):
+            for _ in range(min(plan.repeats, REPEATS)):
                 cache, ids = copy.deepcopy(prefix), self._ids(1, suffix)
                 times.append(self._timed(lambda ids=ids, cache=cache: self._run(ids, cache)))
-            self._note(found, f"warm TTFT, {plan.context} + {suffix}", statistics.median(times) * 1e3)
+                del cache
+            self._note(f"warm TTFT, {plan.context} + {suffix}", statistics.median(times) * 1e3)
 
-    def prefills(self, found: dict[str, float]) -> None:
+    def prefills(self) -> None:
         for length in self._plan.prefills:
+            if self._is_over:
+                return
             self._run(self._ids(1, length))
-            times = [self._timed(lambda n=length: self._run(self._ids(1, n))) for _ in range(3)]
-            self._note(found, f"prefill {length}", length / statistics.median(times))
+            times = self._times(3, lambda n=length: self._run(self._ids(1, n)))
+            self._note(f"prefill {length}", length / statistics.median(times))
 
-    def decodes(self, found: dict[str, float]) -> None:
+    def decodes(self) -> None:
         for users in self._plan.users:
+            if self._is_over:
+                return
             cache = self._run(self._ids(users, self._plan.decode_context))
-            times = []
-            for _ in range(min(self._plan.decode_tokens, 24)):
-                ids = self._ids(users, 1)
-                times.append(self._timed(lambda ids=ids, cache=cache: self._run(ids, cache)))
-            self._note(found, f"decode B={users}", users / statistics.median(times[len(times) // 4 :]))
+            steps = min(self._plan.decode_tokens, DECODE_STEPS)
+            times = self._times(steps, lambda n=users, cache=cache: self._run(self._ids(n, 1), cache))
+            self._note(f"decode B={users}", users / statistics.median(times[len(times) // 4 :]))
+
+    @property
+    def _is_over(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _times(self, count: int, call: Callable[[], Any]) -> list[float]:
+        return [self._timed(call) for _ in range(count)]
 
     def _ids(self, users: int, length: int) -> Any:
         return torch.randint(3, self._vocab_size, (users, length), device=self._device)
@@ -100,7 +122,3 @@ class Peer:
         begun = time.perf_counter()
         call()
         return time.perf_counter() - begun
-
-    def _note(self, found: dict[str, float], name: str, value: float) -> None:
-        self._tell(f"transformers: {name}: {value:.1f}")
-        found[name] = value

@@ -2,19 +2,20 @@
 
 Time to the first token cold and behind a cached prefix, prefill, decode, what checkpoints cost, and resumes
 compared bit by bit with cold runs; each beside its floor and, where transformers and fla are installed,
-beside theirs. JSON and Markdown.
+beside theirs. JSON and Markdown, written after each figure: a run that is cut off leaves what it had.
 """
 
 import argparse
 import gc
 import json
 import logging
+import math
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -36,6 +37,7 @@ from k3agent.backend.disk_cache import kernels_folder
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.runner import Runner
 from k3agent.backend.errors import BackendError
+from k3agent.backend.kernels.ahead import compiling_ahead
 from k3agent.backend.kernels.bench import Ceiling, ceiling_of, environment
 from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.registry import CHOICES
@@ -70,17 +72,23 @@ _NO_GPU = Ceiling(50e9, 200e9)
 """Where nothing is known of the device: floors are then of no meaning, but the same code runs."""
 
 
-def figures(session: Session, plan: Plan, floors: Floors, parts: Sequence[str]) -> Iterator[Figure]:
-    """Everything that is asked for, one after the other."""
+def figures(
+    session: Session, plan: Plan, floors: Floors, parts: Sequence[str], deadline: float = math.inf
+) -> Iterator[Figure]:
+    """Everything that is asked for, one after the other; a part that fails is told and left out."""
     makers: dict[str, Callable[[], Iterator[Figure]]] = {
         "first": lambda: first_tokens(session, plan, floors, tell),
         "prefill": lambda: prefills(session, plan, floors, tell),
         "decode": lambda: decodes(session, plan, floors, tell),
         "checkpoint": lambda: checkpoints(session, plan, tell),
-        "exact": lambda: exactness(session, plan, tell),
+        "exact": lambda: exactness(session, plan, tell, deadline),
     }
     for part in parts:
-        yield from makers[part]()
+        try:
+            yield from makers[part]()
+        except (RuntimeError, BackendError) as error:
+            # memory that does not suffice for one part may do for the next
+            tell(f"{part} failed: {error}")
 
 
 def tell(text: str) -> None:
@@ -109,6 +117,9 @@ def make_session(options: argparse.Namespace, folder: str) -> tuple[Session, Flo
     runner.prepare(lambda done, count, what: tell(f"warming up, {done} of {count}: {what}") if what else None)
     session = Session(runner, options.chunk)
     # compiles what passes of a whole chunk need
+    with compiling_ahead(device):
+        session.first_token_s(session.draw(2 * options.chunk + 1), keep=False)
+    session.cache.clear()
     session.first_token_s(session.draw(2 * options.chunk + 1), keep=True)
     session.cache.clear()
     tell(f"warm after {time.perf_counter() - begun:.1f} s; graphs: {runner.has_graphs}")
@@ -143,6 +154,9 @@ def parser() -> argparse.ArgumentParser:
     add("--cache-bytes", type=byte_size, help="for pages and states (default: what is free)")
     add("--max-model-len", type=int, default=131072)
     add("--no-peers", action="store_true", help="only k3agent")
+    add("--only-peers", action="store_true", help="not k3agent")
+    add("--beside", type=Path, help="figures of k3agent, as --json wrote them, to show with --only-peers")
+    add("--total", type=float, default=3600.0, help="seconds, at most (default: 3600)")
     add("--json", type=Path, help="write the figures here")
     add("--markdown", type=Path, help="write the table here")
     return made
@@ -154,40 +168,77 @@ def _plan(options: argparse.Namespace) -> Plan:
     return replace(plan, **{name: value for name, value in given.items() if value is not None})
 
 
+@dataclass
+class Table:
+    """What was found so far, and where it is written."""
+
+    options: argparse.Namespace
+    rows: list[Figure] = field(default_factory=list)
+    others: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return markdown(standins.find(self.options.name).title, self.rows, self.others, self._versions())
+
+    def _versions(self) -> dict[str, str]:
+        options = self.options
+        versions = environment(torch.device(options.device))
+        return versions | {"kernels": options.kernels, "chunk": str(options.chunk)}
+
+    def add(self, row: Figure) -> None:
+        self.rows.append(row)
+        self.write()
+
+    def note(self, name: str, value: float) -> None:
+        """A figure of a peer."""
+        tell(f"transformers: {name}: {value:.1f}")
+        self.others[name] = value
+        self.write()
+
+    def write(self) -> None:
+        if self.options.markdown:
+            self.options.markdown.write_text(self.text)
+        if self.options.json:
+            figures = [asdict(row) for row in self.rows]
+            content = {"environment": self._versions(), "figures": figures, "peers": self.others}
+            self.options.json.write_text(json.dumps(content, indent=1))
+
+
+def measure(table: Table, parts: Sequence[str], deadline: float) -> None:
+    """Ours, then theirs, as far as they are wanted. Raises BackendError when ours cannot be run."""
+    options = table.options
+    if not options.only_peers:
+        with tempfile.TemporaryDirectory() as folder:
+            session, floors = make_session(options, folder)
+            for row in figures(session, options.plan, floors, parts, deadline):
+                table.add(row)
+            del session, floors
+        gc.collect()
+    elif options.beside and options.beside.exists():
+        table.rows = [Figure(**row) for row in json.loads(options.beside.read_text())["figures"]]
+    if not options.no_peers:
+        peers.measure(options.name, options.plan, options.device, parts, tell, table.note, deadline)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 1 when resumes were not exact, 2 for what cannot be run."""
+    """Run the command; 1 when resumes were not exact or nothing was measured, 2 for what cannot be run."""
     logging.basicConfig(level=logging.WARNING)
     options = parser().parse_args(argv)
-    parts = options.parts.split(",")
+    parts, deadline = options.parts.split(","), time.monotonic() + options.total
     if unknown := [part for part in parts if part not in PARTS]:
         print(f"--parts {','.join(unknown)}: known are {', '.join(PARTS)}", file=sys.stderr)
         return 2
     options.plan = _plan(options)
     os.environ.setdefault("TRITON_CACHE_DIR", str(kernels_folder()))
-    rows: list[Figure] = []
+    table = Table(options)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            session, floors = make_session(options, folder)
-            rows.extend(figures(session, options.plan, floors, parts))
-            del session, floors
+        measure(table, parts, deadline)
     except BackendError as error:
         print(f"standin {options.name}: {error}", file=sys.stderr)
         return 2
-    gc.collect()
-    others = (
-        {} if options.no_peers else peers.measure(options.name, options.plan, options.device, parts, tell)
-    )
-    standin, versions = standins.find(options.name), environment(torch.device(options.device))
-    versions |= {"kernels": options.kernels, "chunk": str(options.chunk)}
-    table = markdown(standin.title, rows, others, versions)
-    print(table)
-    if options.markdown:
-        options.markdown.write_text(table)
-    if options.json:
-        content = {"environment": versions, "figures": [asdict(row) for row in rows], "peers": others}
-        options.json.write_text(json.dumps(content, indent=1))
-    is_exact = all(row.value == row.target for row in rows if row.name.startswith("bitwise"))
-    return 0 if is_exact else 1
+    print(table.text)
+    is_exact = all(row.value == row.target for row in table.rows if row.name.startswith("bitwise"))
+    return 0 if is_exact and (table.rows or table.others) else 1
 
 
 if __name__ == "__main__":
