@@ -70,6 +70,7 @@ MODULES = (
     "documenting",
     "carrying",
     "everyday",
+    "firstcode",
 )
 SECOND_MODULES = (
     "gittasks",

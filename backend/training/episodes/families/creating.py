@@ -273,6 +273,17 @@ def create_readme(ctx: Setting) -> Plan | None:
 
 @goal("create_test", "create", 1.2, level=1)
 def create_test(ctx: Setting) -> Plan | None:
+    """Create a test for a function, in a file that is named."""
+    return test_plan(ctx, "create_test")
+
+
+@goal("test_for", "create", 1.2, level=1)
+def test_for(ctx: Setting) -> Plan | None:
+    """Create a test for a function; where is not said."""
+    return test_plan(ctx, "test_for")
+
+
+def test_plan(ctx: Setting, goal_name: str) -> Plan | None:
     """Create a test for a function."""
     one = unique_definition(ctx, "function", python=True)
     if one is None or one.end - one.line > 14 or not one.params or one.path.startswith("test"):
@@ -316,7 +327,8 @@ def create_test(ctx: Setting) -> Plan | None:
             return f"{path} is missing or no test"
         return checks.unchanged(outcome, path)
 
-    return Plan("create_test", "create", {"path": path, "name": one.name}, play, check, ("file", path))
+    slots = {"name": one.name} | ({"path": path} if goal_name == "create_test" else {})
+    return Plan(goal_name, "create", slots, play, check, ("file", path))
 
 
 def _known_case(ctx: Setting, one: Definition) -> tuple[str, str] | None:
@@ -339,11 +351,13 @@ def _known_case(ctx: Setting, one: Definition) -> tuple[str, str] | None:
         args = ", ".join(values[: len(one.params)])
         if len(one.params) > 3:
             return None
+        printed = io.StringIO()
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stdout(printed):
                 result = eval(f"{one.name}({args})", scope)
+                is_plain = result is not None and result == eval(repr(result))
         except Exception:
             continue
-        if len(repr(result)) < 50 and '"' not in repr(result) and result == eval(repr(result)):
+        if is_plain and not printed.getvalue() and len(repr(result)) < 50 and '"' not in repr(result):
             return args, repr(result)
     return None

@@ -264,7 +264,7 @@ def draw_bugs(ctx: Setting) -> list[Broken] | None:
     return found
 
 
-def _plan(
+def repair_plan(
     ctx: Setting,
     name: str,
     slots: dict[str, str],
@@ -291,7 +291,7 @@ def fix_tests(ctx: Setting) -> Plan | None:
     found = draw_bugs(ctx)
     if found is None:
         return None
-    return _plan(
+    return repair_plan(
         ctx, "fix_tests", {}, lambda s: play_fix(s, found, "Fix the failing tests. Run them first."), found
     )
 
@@ -309,7 +309,7 @@ def fix_test_named(ctx: Setting) -> Plan | None:
     if ctx.rng.random() < 0.06:
         name = f"test_{ctx.unused(ctx.words.function)}"
         task = f"Make {name} pass. Run it first."
-        plan = _plan(
+        plan = repair_plan(
             ctx,
             "fix_test_named",
             {"test_name": name},
@@ -321,7 +321,7 @@ def fix_test_named(ctx: Setting) -> Plan | None:
     if ctx.rng.random() < 0.3:
         name = beginning(ctx.rng, name, broken.tests)
     task = f"Make {name} pass. Run it first."
-    return _plan(
+    return repair_plan(
         ctx,
         "fix_test_named",
         {"test_name": name},
@@ -386,7 +386,7 @@ def fix_func(ctx: Setting) -> Plan | None:
     symptom = rng.choice(options)
     if len(symptom) > 140:
         symptom = "gives wrong results"
-    return _plan(
+    return repair_plan(
         ctx,
         "fix_func",
         {"name": name, "symptom": symptom},
@@ -408,7 +408,7 @@ def fix_bug_described(ctx: Setting) -> Plan | None:
         should = f"return {value!r} for {', '.join(map(repr, args))}"
     if len(should) > 130:
         return None
-    return _plan(
+    return repair_plan(
         ctx,
         "fix_bug_described",
         {"name": name, "should": should},
@@ -450,7 +450,7 @@ def fix_error(ctx: Setting) -> Plan | None:
             return repair_and_run(session, view, broken, name, f"{got}.")
         return play_known(session, broken, f"{name} raises {last}.")
 
-    return _plan(ctx, "fix_error", {"error_text": text}, play, [broken])
+    return repair_plan(ctx, "fix_error", {"error_text": text}, play, [broken])
 
 
 def _message(broken: Broken, args: tuple[object, ...]) -> str | None:

@@ -22,6 +22,7 @@ assert goals.GOALS is GOALS
 NEW = (
     "set_two set_two_in rename_two add_line_both docstring_for move_with_imports"
     " create_print create_says ignore_line require fix_typo fix_typos add_param_only"
+    " fix_bug_in raise_when set_default remove_unused about_project"
 )
 
 
