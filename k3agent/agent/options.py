@@ -10,7 +10,7 @@ from typing import Any
 from k3agent.agent.extensions import NO_EXTENSIONS, Extensions, load_extensions
 from k3agent.agent.foreign import servers_of
 from k3agent.agent.instructions import checks_in, find_instructions
-from k3agent.config.settings import Settings
+from k3agent.config.settings import DEFAULT, Settings
 from k3agent.providers.base import ModelClient
 from k3agent.types import Effort, JsonObject, ServerSpec, SessionId, Usage
 
@@ -18,7 +18,7 @@ from k3agent.types import Effort, JsonObject, ServerSpec, SessionId, Usage
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Hard limits of one run, None for no limit. `max_turns` counts model calls; `max_tokens` input and
-    output.
+    output. `sources`: what has set each, as the user knows it, `--max-turns` or a key and its file.
     """
 
     max_turns: int | None = None
@@ -26,6 +26,7 @@ class Limits:
     max_budget_usd: float | None = None
     max_time_s: float | None = None
     max_disk_mb: float | None = None
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 NO_LIMITS = Limits()
@@ -155,13 +156,7 @@ class SessionOptions:
             command_hosts=settings.network_hosts,
             command_memory_mb=settings.limits_command_memory_mb,
             command_processes=settings.limits_command_processes,
-            limits=Limits(
-                max_turns=settings.limits_max_turns,
-                max_tokens=settings.limits_max_tokens,
-                max_budget_usd=settings.limits_max_budget_usd,
-                max_time_s=settings.limits_max_time_s,
-                max_disk_mb=settings.limits_max_disk_mb,
-            ),
+            limits=_limits(settings),
             compact_at=CompactAt(
                 share=settings.compaction_share,
                 tokens=settings.compaction_tokens,
@@ -188,6 +183,25 @@ class SessionOptions:
             memory=settings.memory == "on",
             telemetry=settings.telemetry_otlp == "on",
         )
+
+
+def _limits(settings: Settings) -> Limits:
+    """The limits, and for each that is set the flag, the variable, or the key with its file."""
+    sources: dict[str, str] = {}
+    for name in ("max_turns", "max_tokens", "max_budget_usd", "max_time_s", "max_disk_mb"):
+        origin = settings.origin(f"limits.{name}")
+        if origin == "flag":
+            sources[name] = f"--{name.removesuffix('_s').removesuffix('_mb').replace('_', '-')}"
+        elif origin != DEFAULT:
+            sources[name] = origin if origin.startswith("$") else f"limits.{name} in {origin}"
+    return Limits(
+        max_turns=settings.limits_max_turns,
+        max_tokens=settings.limits_max_tokens,
+        max_budget_usd=settings.limits_max_budget_usd,
+        max_time_s=settings.limits_max_time_s,
+        max_disk_mb=settings.limits_max_disk_mb,
+        sources=sources,
+    )
 
 
 def _checks(settings: Settings, cwd: Path, environ: Mapping[str, str]) -> tuple[str, ...]:

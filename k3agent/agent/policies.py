@@ -28,12 +28,15 @@ MANUAL = "manual"
 MIN_PROGRESS = 3
 # A normal step and the closing one after it, each a little dearer than the last.
 TWO_STEPS = 2.5
+# The beginning of what is said where a limit that somebody has set is reached.
+LIMIT = "the limit of"
+# For each limit its name in `Limits` and what is counted.
 UNITS = {
-    TurnOutcome.MAX_TURNS: "model call{s} (--max-turns)",
-    TurnOutcome.MAX_TOKENS: "token{s} (--max-tokens)",
-    TurnOutcome.MAX_BUDGET: "USD (--max-budget-usd)",
-    TurnOutcome.MAX_TIME: "second{s} (--max-time)",
-    TurnOutcome.MAX_DISK: "MB of disk (--max-disk)",
+    TurnOutcome.MAX_TURNS: ("max_turns", "model call{s}"),
+    TurnOutcome.MAX_TOKENS: ("max_tokens", "token{s}"),
+    TurnOutcome.MAX_BUDGET: ("max_budget_usd", "USD"),
+    TurnOutcome.MAX_TIME: ("max_time_s", "second{s}"),
+    TurnOutcome.MAX_DISK: ("max_disk_mb", "MB of disk"),
 }
 
 
@@ -125,16 +128,16 @@ class LimitPolicy:
         tokens, cost = self._last
         elapsed = self._elapsed_s()
         return [
-            _check(limits.max_turns, receipt.num_turns, 1, 0, TurnOutcome.MAX_TURNS),
-            _check(limits.max_tokens, self._tokens, TWO_STEPS * tokens, tokens, TurnOutcome.MAX_TOKENS),
-            _check(limits.max_budget_usd, receipt.cost_usd, TWO_STEPS * cost, cost, TurnOutcome.MAX_BUDGET),
-            _check(limits.max_time_s, elapsed, self._time_reserve_s, 0, TurnOutcome.MAX_TIME),
+            _check(limits, TurnOutcome.MAX_TURNS, receipt.num_turns, 1, 0),
+            _check(limits, TurnOutcome.MAX_TOKENS, self._tokens, TWO_STEPS * tokens, tokens),
+            _check(limits, TurnOutcome.MAX_BUDGET, receipt.cost_usd, TWO_STEPS * cost, cost),
+            _check(limits, TurnOutcome.MAX_TIME, elapsed, self._time_reserve_s, 0),
             self._check_disk(),
         ]
 
     def _check_disk(self) -> LimitReached | None:
         """A closing answer takes no disk."""
-        reached = _check(self._limits.max_disk_mb, self._disk_mb, 0, 0, TurnOutcome.MAX_DISK)
+        reached = _check(self._limits, TurnOutcome.MAX_DISK, self._disk_mb, 0, 0)
         return None if reached is None else dataclasses.replace(reached, is_closing=self._has_reserve)
 
 
@@ -143,14 +146,21 @@ def _left(limit: float | None, used: float, reserve: float) -> float | None:
 
 
 def _check(
-    limit: float | None, used: float, reserve: float, step: float, outcome: TurnOutcome
+    limits: Limits, outcome: TurnOutcome, used: float, reserve: float, step: float
 ) -> LimitReached | None:
     """`reserve`: what must be left for a normal step; `step`: what the closing one costs."""
+    limit: float | None = getattr(limits, UNITS[outcome][0])
     if limit is None or used + reserve < limit:
         return None
-    unit = UNITS[outcome].format(s="" if limit == 1 else "s")
-    detail = f"the limit of {limit} {unit} is reached"
-    return LimitReached(outcome=outcome, detail=detail, is_closing=used + step < limit)
+    return LimitReached(outcome=outcome, detail=reached(limits, outcome), is_closing=used + step < limit)
+
+
+def reached(limits: Limits, outcome: TurnOutcome) -> str:
+    """That a limit is reached, and what has set it."""
+    name, unit = UNITS[outcome]
+    limit = getattr(limits, name)
+    source = f" ({limits.sources[name]})" if name in limits.sources else ""
+    return f"{LIMIT} {limit} {unit.format(s='' if limit == 1 else 's')}{source} is reached"
 
 
 class CompactionPolicy:

@@ -169,7 +169,7 @@ class RepetitionPolicy:
         return tool, wanted, result_digest
 
     def _original(self, row: CallRow) -> CallRow:
-        """Of a refused repeat the newest equal call that had a result of its own; of others the call itself."""
+        """Of a refused repeat the newest equal call with a result of its own; of others the call itself."""
         if row.state is not CallState.REFUSED:
             return row
         wanted = canonical(row.arguments)

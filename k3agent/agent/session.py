@@ -102,7 +102,7 @@ class Session(SessionView):
             options, self._emitter, self._masker, store, lambda: self.permission_mode
         )
         self._bench = self._build_bench()
-        turn_time = TurnTime(limit_s=options.limits.max_time_s, elapsed_s=self._elapsed_s)
+        turn_time = TurnTime(limits=options.limits, elapsed_s=self._elapsed_s)
         self._turns = TurnRunner(self._bench, turn_time, self._turn_parts)
         self.compactor = self._build_compactor()
         self._ahead = Ahead(self.compactor, is_on=building.works_ahead(options))

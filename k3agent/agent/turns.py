@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from k3agent.agent.dispatch import Dispatcher, Workbench
 from k3agent.agent.loop import TurnEnd, TurnLoop, TurnParts
+from k3agent.agent.options import Limits
+from k3agent.agent.policies import reached
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.errors import K3AgentError, ProviderError, ProviderErrorKind
 from k3agent.events import TurnEnded, TurnOutcome
@@ -20,14 +22,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTime:
-    """How long a run may take in all (`limit_s`, None: as long as it likes), and how long it has taken."""
+    """How long a run may take in all (None: as long as it likes), and how long it has taken."""
 
-    limit_s: float | None
+    limits: Limits
     elapsed_s: Callable[[], float]
 
     @property
     def left_s(self) -> float | None:
-        return None if self.limit_s is None else max(0.0, self.limit_s - self.elapsed_s())
+        limit_s = self.limits.max_time_s
+        return None if limit_s is None else max(0.0, limit_s - self.elapsed_s())
 
 
 class TurnRunner:
@@ -94,7 +97,6 @@ class TurnRunner:
 
     async def _turn(self, loop: TurnLoop, turn: int) -> TurnEnded:
         """The turn's worker."""
-        limit = self._time.limit_s
         self._is_running = True
         timer = asyncio.timeout(self._time.left_s)
         end: TurnEnd
@@ -116,7 +118,7 @@ class TurnRunner:
             end = self._failed(error, TurnOutcome.EXECUTION)
         except Exception as error:
             if isinstance(error, TimeoutError) and timer.expired():
-                end = self._cut_short(TurnOutcome.MAX_TIME, f"the limit of {limit} seconds is reached")
+                end = self._cut_short(TurnOutcome.MAX_TIME, reached(self._time.limits, TurnOutcome.MAX_TIME))
             else:
                 log.exception("the turn crashed")
                 wrapped = K3AgentError(f"k3agent crashed: {type(error).__name__}: {error}")

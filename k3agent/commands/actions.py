@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 
 from k3agent.headless.arguments import Parser, nearest_of
@@ -37,3 +38,22 @@ def find_action(
     if argv[0] not in actions:
         parser.error(f"unknown action {argv[0]!r}.{nearest_of(argv[0], actions)}")
     return actions[argv[0]], argv[1:]
+
+
+def add_scope(
+    parser: argparse.ArgumentParser, what: str, here: str, everywhere: str, *, is_here: bool
+) -> None:
+    """`--here` and `--all`, of which one is the default, as `is_here`: the same in all commands that list.
+    `what` is listed, of `here` or of `everywhere`.
+    """
+    scope = parser.add_mutually_exclusive_group()
+    for flag, place, value in (("--here", here, True), ("--all", everywhere, False)):
+        default = " (default)" if value is is_here else ""
+        scope.add_argument(
+            flag,
+            dest="is_here",
+            action="store_const",
+            const=value,
+            default=is_here,
+            help=f"{what} of {place}{default}",
+        )

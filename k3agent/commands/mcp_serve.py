@@ -296,8 +296,9 @@ class AgentServer:
             extra_dirs=(),
         )
         limits = options.limits
-        if max_turns is not None:
-            limits = dataclasses.replace(limits, max_turns=min(max_turns, limits.max_turns or max_turns))
+        if max_turns is not None and max_turns < (limits.max_turns or max_turns + 1):
+            sources = {**limits.sources, "max_turns": "max_turns of the call"}
+            limits = dataclasses.replace(limits, max_turns=max_turns, sources=sources)
         options = dataclasses.replace(
             options,
             allow=(*settings.allow, *self._allow),

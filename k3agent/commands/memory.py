@@ -10,7 +10,7 @@ from pathlib import Path
 
 from k3agent.agent.knowledge import memory_root
 from k3agent.agent.masking import Masker
-from k3agent.commands.actions import find_action
+from k3agent.commands.actions import add_scope, find_action
 from k3agent.config.paths import data_home
 from k3agent.headless.arguments import Parser, positive_int
 from k3agent.headless.output import print_foreign
@@ -34,14 +34,14 @@ def memory(argv: Sequence[str]) -> int:
 
 def _list(store: SessionStore, argv: Sequence[str]) -> int:
     parser = Parser("memory list", "What sessions in this repository are told.")
-    parser.add_argument("--all", action="store_true", help="of all repositories")
+    add_scope(parser, "facts", "this repository", "all repositories", is_here=True)
     parser.add_argument("--json", action="store_true", help="one JSON array")
     args = parser.parse(argv)
-    found = store.memories(None if args.all else memory_root(Path.cwd()))
+    found = store.memories(memory_root(Path.cwd()) if args.is_here else None)
     if args.json:
         print(json.dumps([dataclasses.asdict(item) for item in found], ensure_ascii=False, indent=1))
         return 0
-    rows = [_row(item, has_place=args.all) for item in found]
+    rows = [_row(item, has_place=not args.is_here) for item in found]
     print_foreign("\n".join(rows or ["nothing is remembered"]) + "\n")
     return 0
 

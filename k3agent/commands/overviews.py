@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from k3agent.commands.actions import add_scope
 from k3agent.config.keys import with_stored_keys
 from k3agent.config.paths import data_home
 from k3agent.config.settings import load_settings
@@ -20,11 +21,11 @@ def stats(argv: Sequence[str]) -> int:
 
     parser = Parser("stats", "Tokens, money and tool calls over sessions.")
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--here", action="store_true", help="only sessions of this folder")
+    add_scope(parser, "sessions", "this folder", "all folders", is_here=False)
     args = parser.parse(argv)
     store = SessionStore(data_home(os.environ))
     try:
-        found = figures(store, Path.cwd() if args.here else None)
+        found = figures(store, Path.cwd() if args.is_here else None)
     finally:
         store.close()
     if args.json:

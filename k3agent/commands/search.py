@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from k3agent.agent.knowledge import memory_root
+from k3agent.commands.actions import add_scope
 from k3agent.config.paths import data_home
 from k3agent.headless.arguments import Parser, positive_int
 from k3agent.headless.output import print_foreign
@@ -22,7 +23,7 @@ def search(argv: Sequence[str]) -> int:
     """`k3agent search TEXT [--symbols]`."""
     parser = Parser("search", "Messages of earlier sessions that hold these words, the best first.")
     parser.add_argument("text", metavar="TEXT", help="words; beginnings of words count")
-    parser.add_argument("--all", action="store_true", help="sessions of all folders, not only of this one")
+    add_scope(parser, "sessions", "this repository", "all folders", is_here=True)
     parser.add_argument(
         "--symbols", action="store_true", help="instead: where TEXT is defined in this repository"
     )
@@ -31,7 +32,7 @@ def search(argv: Sequence[str]) -> int:
     args = parser.parse(argv)
     if args.symbols:
         return _symbols(args.text)
-    root = "" if args.all else memory_root(Path.cwd())
+    root = memory_root(Path.cwd()) if args.is_here else ""
     found = find(data_home(os.environ), args.text, root=root, limit=args.limit)
     if args.json:
         print(json.dumps(dataclasses.asdict(found), ensure_ascii=False, indent=1))

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from k3agent.agent.sockets import is_heard
-from k3agent.commands.actions import find_action
+from k3agent.commands.actions import add_scope, find_action
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
 from k3agent.events import TurnEnded
@@ -51,10 +51,10 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
     about = "All sessions, newest first; ● marks those that run now, ○ those that wait for their time."
     parser = Parser("sessions list", about)
     parser.add_argument("--json", action="store_true", help="one JSON array")
-    parser.add_argument("--here", action="store_true", help="only those of this folder")
+    add_scope(parser, "those", "this folder", "all folders", is_here=False)
     parser.add_argument("--subagents", action="store_true", help="also those of subagents")
     args = parser.parse(argv)
-    rows = store.list_sessions(Path.cwd() if args.here else None)
+    rows = store.list_sessions(Path.cwd() if args.is_here else None)
     rows = [row for row in rows if args.subagents or not row.owner]
     home, waiting = data_home(os.environ), store.waiting()
     if args.json:
@@ -69,7 +69,9 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
         )
     if not rows:
         nothing = (
-            "No sessions of this folder; without --here all are shown." if args.here else "No sessions yet."
+            "No sessions of this folder; --all shows those of all folders."
+            if args.is_here
+            else "No sessions yet."
         )
         print(nothing, file=sys.stderr)
     return 0

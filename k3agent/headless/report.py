@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from k3agent.agent.options import Receipt
+from k3agent.agent.policies import LIMIT
 from k3agent.events import TurnOutcome
 from k3agent.providers.base import Profile
 
@@ -20,8 +21,6 @@ _SMALL = (
     "The embedded model is small: ask for one small step with the names of files in it, or use a larger"
     " model (k3agent models shows them)."
 )
-# As of agent/policies.py, for a limit that was given.
-_OWN_LIMIT = "(--max-turns)"
 _MAX_FILES = 20
 _MAX_COMMAND = 120
 
@@ -56,7 +55,7 @@ def report(
     if receipt.denials and outcome is TurnOutcome.PERMISSION and permission_mode == "plan":
         # a command comes last: what follows it would be taken for a part of it
         sentences.append(f"To let it work: k3agent run --resume {session_id} --permission-mode auto")
-    elif outcome is TurnOutcome.MAX_TURNS and _OWN_LIMIT in detail:
+    elif outcome is TurnOutcome.MAX_TURNS and detail.startswith(LIMIT):
         # What the user has set has stopped it, whatever the model can do.
         sentences.append(f"To go on: k3agent run --resume {session_id} --max-turns N, with a larger N")
     elif profile is Profile.COMPACT and is_models_end:

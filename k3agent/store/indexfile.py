@@ -28,6 +28,8 @@ def open_index(home: Path) -> sqlite3.Connection:
     where SQLite lacks full-text search or the disk fails.
     """
     path = home / FILE_NAME
+    # A search may be the first thing that is done here.
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     for attempt in (1, 2):
         try:
             return _open(path)

@@ -61,7 +61,7 @@ def search(home: Path, words: str, *, root: str = "", without: str = "", limit: 
             hits = _hits(index, " AND ".join(map(_quoted, asked)), root, without, limit)
             if not hits and len(asked) > 1:
                 hits = _hits(index, " OR ".join(map(_quoted, asked)), root, without, limit)
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise StoreError(
             f"cannot search in {home}: {error}; delete {home / FILE_NAME} and try again"
         ) from error

@@ -188,6 +188,15 @@ def test_sessions_of_an_empty_store(capsys) -> None:
     assert "No sessions of this folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [("sessions", "list"), ("stats",), ("search", "x"), ("memory", "list")])
+def test_what_lists_can_be_asked_for_this_folder_and_for_all(capsys, words: tuple[str, ...]) -> None:
+    assert run(*words, "--here") == 0 and run(*words, "--all") == 0
+    assert run(*words, "--here", "--all") == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+    assert run(*words, "--help") == 0
+    assert capsys.readouterr().out.count("(default)") == 1
+
+
 @pytest.mark.parametrize(
     "words", [("doctor",), ("config", "list"), ("models",), ("sessions", "list", "--here")]
 )

@@ -23,9 +23,10 @@ from support.agents import (
 )
 
 from k3agent.agent.diskuse import DiskUse
-from k3agent.agent.options import Limits, Receipt
-from k3agent.agent.policies import LimitPolicy
+from k3agent.agent.options import Limits, Receipt, SessionOptions
+from k3agent.agent.policies import UNITS, LimitPolicy, reached
 from k3agent.agent.session import Session
+from k3agent.config.settings import load_settings
 from k3agent.events import (
     CheckEnded,
     Noticed,
@@ -141,14 +142,31 @@ async def test_tokens_and_money_are_limited(
     await run.session.aclose()
 
 
-@pytest.mark.parametrize(
-    ("limit", "said"), [(1, "1 model call (--max-turns)"), (2, "2 model calls (--max-turns)")]
-)
+@pytest.mark.parametrize(("limit", "said"), [(1, "1 model call"), (2, "2 model calls")])
 def test_a_limit_is_told_in_its_unit(limit: int, said: str) -> None:
     receipt = Receipt(num_turns=limit)
     policy = LimitPolicy(Limits(max_turns=limit), receipt, Profile.COMPACT, lambda: 0.0, DiskUse(()))
-    reached = policy.before_step(is_first=False)
-    assert reached is not None and reached.detail == f"the limit of {said} is reached"
+    found = policy.before_step(is_first=False)
+    assert found is not None and found.detail == f"the limit of {said} is reached"
+
+
+def test_what_has_set_a_limit_is_named(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "K3AGENT_LIMITS_MAX_TOKENS": "9"}
+    config = tmp_path / "k3agent" / "config.toml"
+    config.parent.mkdir()
+    config.write_text("[limits]\nmax_turns = 3\nmax_time_s = 5\n")
+    settings = load_settings(environ, tmp_path, {"limits.max_time_s": 7.0, "limits.max_disk_mb": 8.0})
+    limits = SessionOptions.from_settings(
+        settings, cwd=tmp_path, client=ReplayClient(), home=tmp_path, environ=environ, default_mode="auto",
+        extra_dirs=(),
+    ).limits  # fmt: skip
+    told = {outcome: reached(limits, outcome) for outcome in UNITS if outcome is not TurnOutcome.MAX_BUDGET}
+    assert told == {
+        TurnOutcome.MAX_TURNS: f"the limit of 3 model calls (limits.max_turns in {config}) is reached",
+        TurnOutcome.MAX_TOKENS: "the limit of 9 tokens ($K3AGENT_LIMITS_MAX_TOKENS) is reached",
+        TurnOutcome.MAX_TIME: "the limit of 7.0 seconds (--max-time) is reached",
+        TurnOutcome.MAX_DISK: "the limit of 8.0 MB of disk (--max-disk) is reached",
+    }
 
 
 async def test_time_is_limited_also_inside_a_command(tmp_path: Path) -> None:
@@ -344,7 +362,7 @@ async def test_a_workspace_that_grows_too_much_ends_the_run_with_a_report(tmp_pa
     # What was there before the run does not count.
     run.session._limits._disk.begin()
     end = await run.session.submit("go")
-    assert end.outcome is TurnOutcome.MAX_DISK and "2 MB of disk (--max-disk)" in end.detail
+    assert end.outcome is TurnOutcome.MAX_DISK and "the limit of 2 MB of disk is reached" in end.detail
     assert len(run.client.requests) == 2
     await run.session.aclose()
 

@@ -18,7 +18,8 @@ def said(outcome: TurnOutcome, detail: str = "why", profile: Profile = Profile.F
 def test_files_and_the_way_on_are_named() -> None:
     text = said(TurnOutcome.MAX_TURNS, "the limit of 3 model calls is reached", files_changed=["a", "b"])
     assert text == (
-        "Stopped: the limit of 3 model calls is reached. Changed: a, b. To go on: k3agent run --resume s1"
+        "Stopped: the limit of 3 model calls is reached. Changed: a, b."
+        " To go on: k3agent run --resume s1 --max-turns N, with a larger N"
     )
     assert "No file was changed" in said(TurnOutcome.PROVIDER)
 
@@ -35,7 +36,7 @@ def test_the_small_model_is_called_small() -> None:
 
 
 def test_the_users_own_limit_is_no_fault_of_the_small_model() -> None:
-    detail = "the limit of 1 model call (--max-turns) is reached"
+    detail = "the limit of 1 model call (limits.max_turns in config.toml) is reached"
     text = said(TurnOutcome.MAX_TURNS, detail, Profile.COMPACT)
     assert "small" not in text and text.endswith("run --resume s1 --max-turns N, with a larger N")
 
