@@ -18,6 +18,8 @@ from torch import Tensor
 
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.engine.work import Work
+from k3agent.backend.kernels.ahead import compiling_ahead
+from k3agent.backend.kernels.gpu import failures
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch
 from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.model.tables import Tables
@@ -85,10 +87,22 @@ class StaticSteps:
     def prepare(self, progress: Progress) -> None:
         """Make all steps, and capture them: the largest first, whose memory the others then share."""
         shapes = [*reversed(self._prefills), *reversed(self._decodes)]
+        if self.captures:
+            progress(0, len(shapes), "kernels")
+            self._compile(shapes)
         for done, shape in enumerate(shapes):
             progress(done, len(shapes), str(shape))
             self._step(shape)
         progress(len(shapes), len(shapes), "")
+
+    def _compile(self, shapes: Sequence[Shape]) -> None:
+        """The kernels of all steps side by side; what fails here is told when it is launched."""
+        try:
+            with compiling_ahead(self._device):
+                for shape in shapes:
+                    self._make(shape).run([])
+        except failures() as error:
+            log.warning("kernels are compiled one after the other: %s", error)
 
     def run(self, works: Sequence[Work]) -> Tensor | None:
         """The wanted logits as `Runner.forward` gives them, valid until the next pass; None: does not fit."""
@@ -111,11 +125,14 @@ class StaticSteps:
     def _step(self, shape: Shape) -> "StaticStep":
         step = self._steps.get(shape)
         if step is None:
-            step = StaticStep(shape, self._model, self._cache, self._scratch, self._num_pages)
+            step = self._make(shape)
             if self.captures:
                 self._pool = step.capture(self._pool)
             self._steps[shape] = step
         return step
+
+    def _make(self, shape: Shape) -> "StaticStep":
+        return StaticStep(shape, self._model, self._cache, self._scratch, self._num_pages)
 
 
 def _is_expanding(work: Work) -> bool:
@@ -173,7 +190,8 @@ class StaticStep:
                 self._model(batch, self._cache)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        # other threads may go on working with the device meanwhile
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._logits = self._model(batch, self._cache)
         return self._graph.pool()
 
