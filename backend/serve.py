@@ -6,6 +6,7 @@ How the start goes is told on stderr; stdout carries one line, the URL, when the
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import secrets
 import signal
@@ -142,8 +143,19 @@ def _state(
         max_body_bytes=args.max_body_bytes or (MAX_BODY_BYTES if read_image else MAX_TEXT_BODY_BYTES),
         client_timeout_s=args.client_timeout,
         also_reasoning=args.emit_reasoning,
+        agent=agent_facts(folder),
         metrics=metrics,
     )
+
+
+def agent_facts(folder: Path) -> dict[str, Any] | None:
+    """`k3agent` in a config.json is written by this repository's training: such weights know the compact
+    prompt alone, and follow instruction files only if they say so.
+    """
+    own = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("k3agent")
+    if not isinstance(own, dict):
+        return None
+    return {"profile": "compact", "instructions": own.get("instructions") is True}
 
 
 async def _tell_patience(begun: float) -> None:

@@ -340,7 +340,11 @@ def _mcp(settings: Settings, environ: Mapping[str, str], cwd: Path) -> list[Find
             )
     if configured.servers and not found:
         names = ", ".join(server.name for server in configured.servers)
-        found.append(Finding(name="MCP servers", state="ok", text=f"{names}; k3agent mcp list tries them"))
+        found.append(
+            Finding(
+                name="MCP servers", state="ok", text=f"{names}; k3agent mcp list tries them (nano uses none)"
+            )
+        )
     return found
 
 

@@ -53,6 +53,8 @@ class ServerState:
     client_timeout_s: float = STALL_S
     """How long a client may be slow in sending its request or in reading its answer."""
     also_reasoning: bool = False
+    agent: dict[str, Any] | None = None
+    """What an agent should know of these weights; None: nothing special."""
     metrics: Metrics
     last_request: float = field(default_factory=time.monotonic)
     started: int = field(default_factory=lambda: int(time.time()))
@@ -200,6 +202,8 @@ class Routes:
                 "default_effort": "max",
             },
         }
+        if self._state.agent is not None:
+            model["k3agent"] = self._state.agent
         return Json({"object": "list", "data": [model]})
 
     async def tokenize(self, request: Request) -> Response:

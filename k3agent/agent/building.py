@@ -240,11 +240,19 @@ def _unread(options: SessionOptions, info: ModelInfo, files: list[Instruction]) 
             f"{info.model} is a small model with a fixed prompt: it does not read {', '.join(parts)}."
             " Say in the prompt itself what matters."
         )
-    if options.servers:
+    if options.asks_for_servers:
         warnings.append(f"{info.model} has a fixed list of tools: MCP servers are not used with it.")
     if options.effort not in (None, Effort.LOW):
         warnings.append(f"{info.model} knows one effort: {options.effort.value} has no effect.")
     return tuple(warnings)
+
+
+def start_warnings(options: SessionOptions) -> tuple[str, ...]:
+    """What is told each time the session is opened. A small model uses no servers, obeyed or not."""
+    if options.subtask is not None:
+        return ()
+    is_compact = options.client.info.profile is Profile.COMPACT
+    return (*options.extensions.warnings, *(() if is_compact else options.server_warnings))
 
 
 def mended(stored: StoredSession, options: SessionOptions) -> StoredSession:

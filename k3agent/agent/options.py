@@ -119,6 +119,8 @@ class SessionOptions:
     # Servers of foreign tools (MCP), words on those that are not used, and `fleet`: those that run.
     servers: tuple[ServerSpec, ...] = ()
     server_warnings: tuple[str, ...] = ()
+    # Servers were named for this very run.
+    asks_for_servers: bool = False
     fleet: Any = None
     # The data folder that logins and what is known of servers are read from, if not `home`.
     user_home: Path | None = None
@@ -180,6 +182,7 @@ class SessionOptions:
             extensions=load_extensions(cwd.resolve(), environ, home, has_hooks=settings.hooks == "on"),
             servers=servers,
             server_warnings=server_warnings,
+            asks_for_servers=bool(settings.mcp_files),
             memory=settings.memory == "on",
             telemetry=settings.telemetry_otlp == "on",
         )

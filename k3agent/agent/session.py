@@ -113,8 +113,7 @@ class Session(SessionView):
             lambda: self._context.view(self._transcript.messages),
             is_on=self.info.context_window > building.SMALL_WINDOW,
         )
-        new = () if options.subtask else (*options.extensions.warnings, *options.server_warnings)
-        self._warnings = [*stored.warnings, *new]
+        self._warnings = [*stored.warnings, *building.start_warnings(options)]
         self._end_telemetry = building.start_telemetry(options, self._emitter)
 
     # --- making one ---------------------------------------------------------------------------------------

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from k3agent.types import Delta, Effort, Request, Usage
 
+# Of one answer, where neither the user, the list of known models nor the endpoint says it.
+MAX_OUTPUT_TOKENS = 32_000
+
 
 class Profile(StrEnum):
     """How much prompt a model is given: `full` for real K3, `compact` for the embedded model."""

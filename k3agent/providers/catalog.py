@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from k3agent.providers.base import ModelInfo
-from k3agent.providers.dialects import DIALECTS, OPEN, Dialect
+from k3agent.providers.base import MAX_OUTPUT_TOKENS, ModelInfo, Profile
+from k3agent.providers.dialects import BUNDLED, DIALECTS, OPEN, Dialect
 from k3agent.types import Effort, JsonObject
 
 _WINDOW_FIELDS = ("context_length", "max_model_len", "context_window", "max_context_length")
@@ -37,16 +37,17 @@ def read_catalog(
     window = _window(entry, props)
     if window and not has_fixed_window:
         info = replace(info, context_window=window)
-    return _with_efforts(info, entry.get("think_efforts")), dialect
+    info = _with_efforts(info, entry.get("think_efforts"))
+    return _with_profile(info, entry.get("k3agent")), dialect
 
 
 def _refined(dialect: Dialect, entry: JsonObject) -> Dialect:
+    if dialect is not OPEN:
+        return dialect
     owner = str(entry.get("owned_by", "")).lower()
-    return (
-        DIALECTS.get(owner, dialect)
-        if dialect is OPEN and owner in {"vllm", "sglang", "llamacpp"}
-        else dialect
-    )
+    if owner == "k3agent":
+        return BUNDLED
+    return DIALECTS[owner] if owner in {"vllm", "sglang", "llamacpp"} else dialect
 
 
 def _window(entry: JsonObject, props: JsonObject | None) -> int | None:
@@ -69,4 +70,20 @@ def _with_efforts(info: ModelInfo, efforts: Any) -> ModelInfo:
     default = efforts.get("default_effort")
     return replace(
         info, efforts=valid, default_effort=Effort(default) if default in valid else info.default_effort
+    )
+
+
+def _with_profile(info: ModelInfo, own: Any) -> ModelInfo:
+    """`k3agent serve` says of weights that were trained on the compact prompt that they were."""
+    if not isinstance(own, dict) or own.get("profile") != Profile.COMPACT.value:
+        return info
+    is_said = info.max_output_tokens != MAX_OUTPUT_TOKENS
+    return replace(
+        info,
+        profile=Profile.COMPACT,
+        efforts=(Effort.LOW,),
+        default_effort=Effort.LOW,
+        reads_instructions=own.get("instructions") is True,
+        # An eighth of the window, as for the embedded model: it has no long answers to give.
+        max_output_tokens=info.max_output_tokens if is_said else info.context_window // 8,
     )

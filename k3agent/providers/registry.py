@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from k3agent.errors import ConfigError, ProviderError, ProviderErrorKind
-from k3agent.providers.base import ModelClient, ModelInfo, Prices, Profile
+from k3agent.providers.base import MAX_OUTPUT_TOKENS, ModelClient, ModelInfo, Prices, Profile
 from k3agent.providers.dialects import (
     KNOWN_MODELS,
     LOCAL_PACKAGES,
@@ -34,7 +34,6 @@ EMBEDDED_MODEL = "nano"
 BUNDLED_NAME = "bundled"
 _UNKNOWN_WINDOW = 32_768
 _KIMI_WINDOW = 262_144
-_MAX_OUTPUT = 32_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,7 +393,7 @@ def _info(choice: Choice, settings: ClientSettings, dialect: Dialect) -> ModelIn
         model=choice.model,
         base_url=choice.base_url,
         context_window=_fixed_window(choice, settings) or guess,
-        max_output_tokens=limit or (known.max_output_tokens if known else _MAX_OUTPUT),
+        max_output_tokens=limit or (known.max_output_tokens if known else MAX_OUTPUT_TOKENS),
         prices=prices,
         why=choice.why,
     )
@@ -412,7 +411,8 @@ def _bundled_info(choice: Choice, settings: ClientSettings) -> ModelInfo:
         model=Path(choice.model).name,
         base_url="",
         context_window=settings.context_window or (known.context_window if is_nano else _KIMI_WINDOW),
-        max_output_tokens=settings.max_output_tokens or (known.max_output_tokens if is_nano else _MAX_OUTPUT),
+        max_output_tokens=settings.max_output_tokens
+        or (known.max_output_tokens if is_nano else MAX_OUTPUT_TOKENS),
         efforts=(Effort.LOW,) if is_nano else tuple(Effort),
         default_effort=Effort.LOW if is_nano else Effort.HIGH,
         profile=Profile.COMPACT if is_nano else Profile.FULL,

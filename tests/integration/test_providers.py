@@ -9,7 +9,7 @@ from support.talk import KEY, Talk, check_k3, client_of, messages_bytes
 
 from k3agent.errors import ProviderError
 from k3agent.errors import ProviderErrorKind as Kind
-from k3agent.providers.base import ModelInfo
+from k3agent.providers.base import ModelInfo, Profile
 from k3agent.providers.chat import Endpoint, Timeouts
 from k3agent.providers.retry import RetryPolicy
 from k3agent.providers.scripted import FOREVER, Fault, ScriptedCall, ScriptedServer, Step
@@ -270,6 +270,23 @@ async def test_window_efforts_and_server_kind_come_from_the_model_list() -> None
         client = client_of(server, dialect="open", model="")
         await client.connect()
         assert (client.info.model, client.info.context_window, client.dialect.name) == ("q", 8192, "vllm")
+
+
+async def test_our_own_server_tells_which_weights_want_the_compact_profile() -> None:
+    served = {"id": "nano", "owned_by": "k3agent", "context_length": 16384}
+    for own, profile, most in [
+        ({"profile": "compact", "instructions": False}, Profile.COMPACT, 2048),
+        (None, Profile.FULL, 32_000),
+    ]:
+        models = [served if own is None else {**served, "k3agent": own}]
+        async with ScriptedServer([], models=models) as server:
+            client = client_of(server, dialect="open", model="")
+            await client.connect()
+            info = client.info
+        assert client.dialect.name == "bundled" and info.model == "nano"
+        assert (info.profile, info.max_output_tokens) == (profile, most)
+        assert info.reads_instructions is (profile is Profile.FULL)
+        assert (info.efforts == (Effort.LOW,)) is (profile is Profile.COMPACT)
 
 
 async def test_output_limit_fits_the_window_and_shrinks_when_told() -> None:

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.agents import ReplayClient, options, step
+import pytest
+from support.agents import COMPACT, DONE, ReplayClient, options, start, step
 
 from k3agent.agent.foreign import brief_of, secret_environ
 from k3agent.agent.masking import Masker
+from k3agent.events import Noticed
 from k3agent.prompts.loader import load
 from k3agent.types import ServerSpec
 
@@ -48,3 +50,17 @@ def test_without_servers_nothing_of_them_is_imported() -> None:
         "assert not loaded, loaded"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_the_small_model_tells_of_servers_only_where_they_were_asked_for(
+    tmp_path: Path, asks: bool
+) -> None:
+    server = ServerSpec(name="time", command="no-such-program")
+    more = {"servers": (server,), "server_warnings": (".mcp.json is not obeyed",), "asks_for_servers": asks}
+    run = await start(tmp_path, [DONE], info=COMPACT, **more)
+    await run.session.submit("go")
+    told = [event.text for event in run.of(Noticed)]
+    assert any("MCP servers are not used" in text for text in told) is asks
+    assert not any("not obeyed" in text for text in told)
+    await run.session.aclose()
