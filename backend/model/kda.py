@@ -22,6 +22,10 @@ L2_EPS = 1e-6
 """Added to the sum of squares when q and k are normalised."""
 
 
+_EVEN = 16
+"""Rows of projections of such a multiple are read 16 bytes at a time; a rank of K3 has 3,206 columns."""
+
+
 class Conv(nn.Module):
     """Weight of one depthwise convolution, [channels, 1, taps], a view of the weight of all three."""
 
@@ -44,8 +48,9 @@ class KDA(Accelerated):
         gate_name = "g_proj" if linear.use_full_rank_gate else "g_a_proj"
         outs = {"q_proj": self._width, "k_proj": self._width, "v_proj": self._width, gate_name: gate_rank}
         outs |= {"f_a_proj": self.head_dim, "b_proj": self.heads}
-        self.in_proj = fuse(self, config.hidden_size, outs, dtype)
-        self.in_widths = (3 * self._width, gate_rank, self.head_dim, self.heads)
+        padding = -sum(outs.values()) % _EVEN if dtype.itemsize == 2 else 0
+        self.in_proj = fuse(self, config.hidden_size, outs, dtype, padding)
+        self.in_widths = (3 * self._width, gate_rank, self.head_dim, self.heads, padding)
         self.f_b_proj = Linear(self.head_dim, self._width, dtype)
         self.g_b_proj = None if linear.use_full_rank_gate else Linear(self.head_dim, self._width, dtype)
         taps = linear.short_conv_kernel_size
@@ -79,7 +84,7 @@ class KDA(Accelerated):
         return self._fused.get("kda_decode" if is_short else "kda_prefill")
 
     def forward(self, x: Tensor, step: Step, cache: CacheTensors) -> Tensor:
-        qkv, gate, f_a, beta = F.linear(x, self.in_proj).split(self.in_widths, dim=-1)
+        qkv, gate, f_a, beta, _ = F.linear(x, self.in_proj).split(self.in_widths, dim=-1)
         z = self.f_b_proj(f_a)
         if self.g_b_proj is not None:
             gate = self.g_b_proj(gate)

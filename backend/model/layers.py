@@ -37,10 +37,15 @@ class Linear(nn.Module):
         return F.linear(x, self.weight)
 
 
-def fuse(owner: nn.Module, in_features: int, outs: dict[str, int], dtype: torch.dtype) -> Tensor:
-    """Give `owner` a Linear under each name, stored one below the other; returns the whole matrix."""
-    storage = torch.empty(sum(outs.values()), in_features, dtype=dtype)
-    for (name, width), rows in zip(outs.items(), storage.split(list(outs.values())), strict=True):
+def fuse(
+    owner: nn.Module, in_features: int, outs: dict[str, int], dtype: torch.dtype, padding: int = 0
+) -> Tensor:
+    """Give `owner` a Linear under each name, stored one below the other; returns the whole matrix, with
+    `padding` rows of zeros at its end."""
+    count = sum(outs.values())
+    storage = torch.empty(count + padding, in_features, dtype=dtype)
+    storage[count:].zero_()
+    for (name, width), rows in zip(outs.items(), storage[:count].split(list(outs.values())), strict=True):
         setattr(owner, name, Linear(in_features, width, dtype, storage=rows))
     return storage
 

@@ -144,7 +144,7 @@ class SingleKDA:
         if step.fresh_slots:
             tail.zero_()
             state.zero_()
-        qkv, gate, f_a, beta = self._in(x).split(layer.in_widths)
+        qkv, gate, f_a, beta, _ = self._in(x).split(layer.in_widths)
         window = torch.cat((tail, qkv.unsqueeze(0)))
         tail.copy_(window[1:])
         mixed = torch.nn.functional.silu(window.mul_(layer.taps).sum(0), inplace=True)

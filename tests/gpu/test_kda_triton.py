@@ -42,6 +42,16 @@ def test_prefill_agrees(heads: int, bound: float | None, dtype: str, tolerance: 
     check_agreement(kernel("kda_prefill"), problem, tolerance)
 
 
+@pytest.mark.parametrize("form", ["128/0", "32/0", "64/128"])
+def test_prefill_agrees_in_all_forms(form: str) -> None:
+    from k3agent.backend.kernels import pinned
+
+    values = {**pinned.pick("kda_prefill", torch.cuda.get_device_name(), heads=32), "chunk_form": form}
+    problem = make_problem([200], heads=32, bound=None, dtype=torch.bfloat16, **REAL)
+    with pinned.override("kda_prefill", values):
+        check_agreement(kernel("kda_prefill"), problem, 1.5e-2)
+
+
 def test_prefill_leaves_states_behind_at_chunk_ends() -> None:
     exports = {63: 3, 511: 4, 1023: 5}
     problem = make_problem([1100], heads=32, exports=exports, dtype=torch.bfloat16, **REAL)

@@ -12,7 +12,7 @@ from support.gpu_compiler import compiling, has_assembler
 MOST_SHARED_BYTES = 232_448
 """What a block may have on an H200."""
 BF16 = torch.bfloat16
-MODELS = {"k3": (16, -5.0), "kimi-linear": (32, None)}
+MODELS = {"k3": (96, -5.0), "kimi-linear": (32, None)}
 
 
 def run_kda(name: str) -> None:

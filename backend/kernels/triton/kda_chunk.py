@@ -1,18 +1,19 @@
 """KDA within chunks: all that does not need the state, for every chunk and head at once.
 
-A program has one chunk of 64 tokens of one head. It convolves, normalises and gates, scores keys and
-queries with keys, inverts I + diag(beta) A, and leaves five tiles from which kda_prefill walks the states:
+A program has one chunk of 64 tokens of one head. It convolves and gates, scores keys and queries with keys,
+inverts I + diag(beta) A, and leaves five tiles from which kda_prefill walks the states:
     W = T (beta k exp(L)),  U = T (beta v),  Q = q exp(L),  K = k exp(L_end - L),  B: scores of q with k
 with T the inverse and L the running sum of log2 of the decays; exp is 2^. No exponent is positive beyond what
 a bounded gate keeps small: rows of two halves of a block are scored relative to the border between them,
-sizes halving.
+sizes halving. Only some columns of a head are in registers at a time, so that two programs fit a processor;
+so the lengths of q and k are known last, and Q and K are left unscaled beside them.
 Arithmetic as in kernels.reference.kda_chunk.
 """
 
 import triton
 import triton.language as tl
 
-from k3agent.backend.kernels.triton.kda_parts import LOG2_E, convolve, log_decay, power2, sigmoid, unit_rows
+from k3agent.backend.kernels.triton.kda_parts import LOG2_E, convolve, log_decay, power2, sigmoid
 
 
 @triton.jit
@@ -44,7 +45,7 @@ def _running_decay(
 
 @triton.jit
 def _scores_across(
-    q, k, L, l_ptr, SIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, PREC: tl.constexpr
+    q, k, L, l_ptr, columns, SIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, PREC: tl.constexpr
 ):
     """Scores of the upper half with the lower half of each block of 2*SIZE rows, zero elsewhere."""
     index = tl.arange(0, CHUNK)
@@ -52,7 +53,7 @@ def _scores_across(
     is_upper = part % 2 == 1
     # the last row of the lower half, seen from either half
     border = tl.where(is_upper, part * SIZE - 1, part * SIZE + SIZE - 1)
-    reference = tl.load(l_ptr + border[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :])
+    reference = tl.load(l_ptr + border[:, None] * BLOCK + columns[None, :])
     exponent = tl.where(is_upper[:, None], L - reference, reference - L)
     decay = power2(tl.minimum(exponent, 0.0))
     keys = k * decay
@@ -63,23 +64,22 @@ def _scores_across(
 
 
 @triton.jit
-def _scores(
-    q, k, L, l_ptr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, SAFE: tl.constexpr,
-    PREC: tl.constexpr,
+def _add_scores(
+    A, B, q, k, L, l_ptr, columns, CHUNK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    SAFE: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """A (keys with earlier keys) and B (queries with keys up to their own), [CHUNK, CHUNK]."""
+    """What some columns add to A (keys with earlier keys) and B (queries with keys up to their own), [CHUNK,
+    CHUNK]."""
     index = tl.arange(0, CHUNK)
-    A = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
-    B = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
     # halves of 32, 16, and without a safe bound on the gate also 8, 4, 2, 1
     for step in tl.static_range(2 if SAFE else 6):
-        A_across, B_across = _scores_across(q, k, L, l_ptr, CHUNK >> (step + 1), CHUNK, BLOCK, PREC)
+        A_across, B_across = _scores_across(q, k, L, l_ptr, columns, CHUNK >> (step + 1), CHUNK, BLOCK, PREC)
         A += A_across
         B += B_across
     if SAFE:
         # within a tile 8 rows of the bound are e^40: far inside fp32
         middle = index // TILE * TILE + TILE // 2
-        offset = L - tl.load(l_ptr + middle[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :])
+        offset = L - tl.load(l_ptr + middle[:, None] * BLOCK + columns[None, :])
         fallen = tl.trans(k * power2(-offset))
         rise = power2(offset)
         same = index[:, None] // TILE == index[None, :] // TILE
@@ -153,60 +153,81 @@ def _put(ptr, tile, at):
 @triton.jit
 def chunk_kernel(
     x_ptr, x_stride, z_ptr, z_stride, beta_ptr, beta_stride, tails_ptr, taps_ptr, a_log_ptr, bias_ptr,
-    cu_ptr, slots_ptr, has_state_ptr, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, m_ptr, l_ptr,
+    cu_ptr, slots_ptr, has_state_ptr, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, m_ptr, l_ptr, factors_ptr,
     lower_bound, l2_eps, scale, most_short,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
-    TAPS: tl.constexpr, BOUNDED: tl.constexpr, SAFE: tl.constexpr, SCORES: tl.constexpr, SOLVE: tl.constexpr,
-    APPLY: tl.constexpr,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
+    CHUNK: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr, BOUNDED: tl.constexpr, SAFE: tl.constexpr,
+    SCORES: tl.constexpr, SOLVE: tl.constexpr, APPLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid: heads, chunks of a sequence, sequences; those of at most `most_short` tokens are left out."""
+    """Grid: heads, chunks of a sequence, sequences; those of at most `most_short` tokens are left out. PART:
+    columns of a head at a time."""
     head, number, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start, stop = tl.load(cu_ptr + sequence), tl.load(cu_ptr + sequence + 1)
     if (stop - start <= most_short) | (start + number * CHUNK >= stop):
         return
-    rows = start + number * CHUNK + tl.arange(0, CHUNK)
+    index = tl.arange(0, CHUNK)
+    rows = start + number * CHUNK + index
     valid = rows < stop
-    inner = tl.arange(0, BLOCK)
-    in_head = inner < HEAD_DIM
     place = ((start // CHUNK + sequence + number).to(tl.int64) * HEADS + head) * CHUNK
-    at = place * BLOCK + tl.arange(0, CHUNK)[:, None] * BLOCK + inner[None, :]
-    square = place * CHUNK + tl.arange(0, CHUNK)[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-
-    L = _running_decay(
-        z_ptr,
-        z_stride,
-        bias_ptr,
-        a_log_ptr,
-        head,
-        rows,
-        valid,
-        inner,
-        in_head,
-        lower_bound,
-        HEAD_DIM,
-        BOUNDED,
-    )
-    tl.store(l_ptr + at, L)
     WIDTH: tl.constexpr = 3 * HEADS * HEAD_DIM
     tail_ptr = tails_ptr + tl.load(slots_ptr + sequence).to(tl.int64) * ((TAPS - 1) * WIDTH)
     keeps = tl.load(has_state_ptr + sequence)
-    own = head * HEAD_DIM + inner
-    q = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
-    q = unit_rows(q, l2_eps) * scale
-    own += HEADS * HEAD_DIM
-    k = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
-    k = unit_rows(k, l2_eps)
-    tl.debug_barrier()
-    A, B = _scores(q, k, L, l_ptr + place * BLOCK, CHUNK, BLOCK, TILE, SAFE, SCORES)
-    _put(b_ptr, B, square)
-    fallen = power2(L)
-    _put(q_ptr, q * fallen, at)
-    end = tl.load(l_ptr + place * BLOCK + (CHUNK - 1) * BLOCK + inner)
-    _put(k_ptr, k * power2(end[None, :] - L), at)
+    A = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
+    B = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
+    q_squares = tl.zeros((CHUNK,), dtype=tl.float32)
+    k_squares = tl.zeros((CHUNK,), dtype=tl.float32)
+    for begin in tl.range(0, BLOCK, PART, num_stages=1):
+        columns = begin + tl.arange(0, PART)
+        in_head = columns < HEAD_DIM
+        at = place * BLOCK + index[:, None] * BLOCK + columns[None, :]
+        L = _running_decay(
+            z_ptr, z_stride, bias_ptr, a_log_ptr, head, rows, valid, columns, in_head, lower_bound,
+            HEAD_DIM, BOUNDED,
+        )  # fmt: skip
+        tl.store(l_ptr + at, L)
+        own = head * HEAD_DIM + columns
+        q = convolve(
+            x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS
+        )
+        own += HEADS * HEAD_DIM
+        k = convolve(
+            x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS
+        )
+        q_squares += tl.sum(q * q, axis=1)
+        k_squares += tl.sum(k * k, axis=1)
+        tl.debug_barrier()
+        A, B = _add_scores(A, B, q, k, L, l_ptr + place * BLOCK, columns, CHUNK, BLOCK, TILE, SAFE, SCORES)
+        fallen = power2(L)
+        _put(q_ptr, q * fallen, at)
+        # until T is known
+        _put(w_ptr, k * fallen, at)
+        end = tl.load(l_ptr + (place + CHUNK - 1) * BLOCK + columns)
+        _put(k_ptr, k * power2(end[None, :] - L), at)
+    q_factor = tl.rsqrt(q_squares + l2_eps) * scale
+    k_factor = tl.rsqrt(k_squares + l2_eps)
+    tl.store(factors_ptr + 2 * place + index, q_factor)
+    tl.store(factors_ptr + 2 * place + CHUNK + index, k_factor)
+    _put(
+        b_ptr,
+        B * q_factor[:, None] * k_factor[None, :],
+        place * CHUNK + index[:, None] * CHUNK + index[None, :],
+    )
     beta = tl.load(beta_ptr + rows.to(tl.int64) * beta_stride + head, mask=valid, other=0.0).to(tl.float32)
-    beta = tl.where(valid, sigmoid(beta), 0.0)[:, None]
-    inverse = _invert(beta * A, m_ptr + place * CHUNK, CHUNK, TILE, SOLVE)
-    _put(w_ptr, dot(inverse, beta * (k * fallen), APPLY), at)
-    own += HEADS * HEAD_DIM
-    v = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
-    _put(u_ptr, dot(inverse, beta * v, APPLY), at)
+    beta = tl.where(valid, sigmoid(beta), 0.0)
+    A *= k_factor[None, :]
+    inverse = _invert(A * (beta * k_factor)[:, None], m_ptr + place * CHUNK, CHUNK, TILE, SOLVE)
+    of_keys = inverse * (beta * k_factor)[None, :]
+    of_values = inverse * beta[None, :]
+    for begin in tl.range(0, BLOCK, PART, num_stages=1):
+        columns = begin + tl.arange(0, PART)
+        in_head = columns < HEAD_DIM
+        at = place * BLOCK + index[:, None] * BLOCK + columns[None, :]
+        W = dot(of_keys, tl.load(w_ptr + at), APPLY)
+        # other threads still read what is written now
+        tl.debug_barrier()
+        _put(w_ptr, W, at)
+        own = (2 * HEADS + head) * HEAD_DIM + columns
+        v = convolve(
+            x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS
+        )
+        _put(u_ptr, dot(of_values, v, APPLY), at)

@@ -24,9 +24,18 @@ from k3agent.backend.kernels.triton.mla_parts import dot_block
 
 TILE = 16
 
-_CHUNKS = {"scores": "bf16", "solve": "ieee", "apply": "bf16", "walk": "bf16", "chunk_warps": 8}
-"""What does not depend on the number of heads; the fewer heads, the narrower are the blocks of the walk, so
-that there are programs for the whole GPU. A block of all of V also norms."""
+_CHUNKS = {
+    "scores": "bf16",
+    "solve": "ieee",
+    "apply": "bf16",
+    "walk": "bf16",
+    "chunk_warps": 8,
+    "chunk_form": "64/0",
+}
+"""What does not depend on the number of heads. `chunk_form`: columns of a head at a time, and registers of a
+thread if they are limited, so that two programs fit a processor at the price of some spilling. The fewer
+heads, the narrower are the blocks of the walk, so that there are programs for the whole GPU. A block of all
+of V also norms."""
 
 pinned.pin(
     "kda_prefill",
@@ -36,8 +45,8 @@ pinned.pin(
     Row({**_CHUNKS, "block_v": 128, "walk_warps": 8, "walk_stages": 2, "norm_warps": 4}),
     candidates={
         "block_v": [16, 32, 64, 128], "walk_warps": [4, 8], "walk_stages": [1, 2, 3],
-        "chunk_warps": [4, 8, 16], "solve": ["ieee", "tf32x3"], "scores": ["bf16", "tf32"],
-        "apply": ["bf16", "tf32"], "walk": ["bf16", "tf32"], "norm_warps": [4, 8],
+        "chunk_warps": [4, 8, 16], "chunk_form": ["64/0", "128/0", "32/0", "64/128", "32/128"],
+        "solve": ["ieee", "tf32x3"], "norm_warps": [4, 8],
     },
 )  # fmt: skip
 
@@ -56,18 +65,20 @@ def _norm_rows(
 
 @triton.jit
 def _advance(
-    S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr,
+    S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """One chunk: the state behind it, and what its rows read."""
     tile = place * BLOCK + index[:, None] * BLOCK + inner[None, :]
     narrow = place * BLOCK + index[:, None] * BLOCK + values_v[None, :]
     update = tl.load(u_ptr + narrow).to(tl.float32) - dot(tl.load(w_ptr + tile), S, PREC)
-    o = dot(tl.load(q_ptr + tile), S, PREC)
+    q_factor = tl.load(factors_ptr + 2 * place + index)
+    k_factor = tl.load(factors_ptr + 2 * place + CHUNK + index)
+    o = dot(tl.load(q_ptr + tile), S, PREC) * q_factor[:, None]
     scores = tl.load(b_ptr + place * CHUNK + index[:, None] * CHUNK + index[None, :])
     o += dot(scores, update, PREC)
     end = tl.load(l_ptr + place * BLOCK + (CHUNK - 1) * BLOCK + inner)
-    S = S * power2(end)[:, None] + dot(tl.trans(tl.load(k_ptr + tile)), update, PREC)
+    S = S * power2(end)[:, None] + dot(tl.trans(tl.load(k_ptr + tile)), update * k_factor[:, None], PREC)
     return S, o
 
 
@@ -101,7 +112,8 @@ def _store_rows(
 @triton.jit
 def _walk_kernel(
     x_ptr, x_stride, gate_ptr, gate_stride, norm_ptr, y_ptr, tails_ptr, states_ptr,
-    cu_ptr, slots_ptr, has_state_ptr, exports_ptr, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, eps, most_short,
+    cu_ptr, slots_ptr, has_state_ptr, exports_ptr, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr,
+    eps, most_short,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
     CHUNK: tl.constexpr, TAPS: tl.constexpr, TAIL: tl.constexpr, EXPORTS: tl.constexpr, WHOLE: tl.constexpr,
     PREC: tl.constexpr, STAGES: tl.constexpr,
@@ -124,8 +136,9 @@ def _walk_kernel(
     for number in tl.range(0, tl.cdiv(stop - start, CHUNK), num_stages=STAGES):
         place = ((first + number) * HEADS + head) * CHUNK
         S, o = _advance(
-            S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, CHUNK, BLOCK, PREC
-        )
+            S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr,
+            CHUNK, BLOCK, PREC,
+        )  # fmt: skip
         _store_rows(
             o, y_ptr, gate_ptr, gate_stride, norm_ptr, head, start + number * CHUNK + index, stop,
             values_v, in_v, eps, HEADS, HEAD_DIM, WHOLE,
@@ -193,6 +206,8 @@ class _Tiles:
     scores: Tensor
     system: Tensor
     decay: Tensor
+    factors: Tensor
+    """Of each row of q and of k; these stand in the tiles without them."""
 
     @classmethod
     def make(
@@ -203,7 +218,7 @@ class _Tiles:
 
         wide = torch.float32
         four = [tiles(block, dtype) for _ in range(4)]
-        return cls(*four, tiles(CHUNK, dtype), tiles(CHUNK, wide), tiles(block, wide))
+        return cls(*four, tiles(CHUNK, dtype), tiles(CHUNK, wide), tiles(block, wide), tiles(2, wide))
 
 
 def chunkwise(
@@ -215,6 +230,7 @@ def chunkwise(
     is_exact = inputs.qkv.dtype == torch.float32
     walk = "ieee" if is_exact else values["walk"]
     block = dot_block(dim)
+    columns, registers = (int(number) for number in str(values["chunk_form"]).split("/"))
     num_sequences, most_chunks = tables.slots.shape[0], triton.cdiv(tables.longest, CHUNK)
     tile_dtype = torch.bfloat16 if walk == "bf16" else torch.float32
     t = _Tiles.make(y.shape[0] // CHUNK + num_sequences, heads, block, tile_dtype, y.device)
@@ -225,16 +241,17 @@ def chunkwise(
     chunk_kernel[(heads, most_chunks, num_sequences)](
         *x, inputs.z, inputs.z.stride(0), inputs.beta, inputs.beta.stride(0), cache.tails,
         weights.taps, weights.A_log, weights.dt_bias, *of_step,
-        t.w, t.u, t.q, t.k, t.scores, t.system, t.decay,
+        t.w, t.u, t.q, t.k, t.scores, t.system, t.decay, t.factors,
         weights.lower_bound or 0.0, weights.l2_eps, dim**-0.5, most_short,
-        TILE=TILE, TAPS=taps, BOUNDED=weights.lower_bound is not None, SAFE=weights.has_safe_gate, **of_layer,
-        **precisions, num_warps=values["chunk_warps"],
+        PART=min(columns, block), TILE=TILE, TAPS=taps, BOUNDED=weights.lower_bound is not None,
+        SAFE=weights.has_safe_gate, **of_layer, **precisions, num_warps=values["chunk_warps"],
+        maxnreg=registers or None,
     )  # fmt: skip
     block_v = min(int(values["block_v"]), block)
     exports = tables.cu_seqlens if tables.exports is None else tables.exports
     _walk_kernel[(block // block_v, heads, num_sequences)](
         *x, *gate, weights.norm, y, cache.tails, cache.states, *of_step, exports,
-        t.w, t.u, t.q, t.k, t.scores, t.decay, weights.norm_eps, most_short,
+        t.w, t.u, t.q, t.k, t.scores, t.decay, t.factors, weights.norm_eps, most_short,
         BLOCK_V=block_v, TAPS=taps, TAIL=triton.next_power_of_2(max(taps - 1, 1)), WHOLE=block_v == block,
         EXPORTS=tables.exports is not None, PREC=walk, STAGES=values["walk_stages"],
         num_warps=values["walk_warps"], **of_layer,

@@ -61,6 +61,15 @@ def test_real_shapes_have_the_published_sizes() -> None:
     assert all(group.is_moe(i) for i in range(4))
 
 
+def test_rows_of_projections_are_even() -> None:
+    rank = standins.find("tiny-k3-rank")
+    model = standins.build(rank, CPU, torch.bfloat16, "reference")
+    for layer in (module for module in model.modules() if isinstance(module, KDA)):
+        assert layer.in_proj.shape[0] == sum(layer.in_widths)
+        assert layer.in_proj.shape[0] % 16 == 0 and layer.in_widths[-1] > 0
+        assert not layer.in_proj[-layer.in_widths[-1] :].any()
+
+
 def test_floors_count_bytes_and_operations() -> None:
     model = standins.build(standins.find("tiny-linear"), CPU, torch.bfloat16, "reference")
     slow_memory = Floors.of(model, Ceiling(1.0, math.inf), {})

@@ -46,6 +46,13 @@ def test_prefill_agrees_with_heads_that_fill_no_block() -> None:
     check_agreement(kda_prefill, make_problem([30, 66], dim=24, fresh=[1]), 2e-5)
 
 
+@pytest.mark.parametrize("bound", [-5.0, None])
+def test_prefill_agrees_some_columns_at_a_time(bound: float | None) -> None:
+    values = {**pinned.pick("kda_prefill", "cpu", heads=1), "chunk_form": "16/0"}
+    with pinned.override("kda_prefill", values):
+        check_agreement(kda_prefill, make_problem([70], heads=1, dim=40, bound=bound), 2e-5)
+
+
 def test_prefill_agrees_in_bf16() -> None:
     check_agreement(kda_prefill, make_problem([70], dtype=torch.bfloat16), 2e-2)
 
