@@ -28,8 +28,8 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install "$(TORCH)"
 	@echo "[4/5] k3agent from this folder, the packages it needs, and the tools for tests and checks: a minute or two"
 	@PYTHONWARNINGS="ignore:Editable installation" $(BIN)/pip install --quiet --constraint requirements.lock --editable ".[local]" --group dev
-	@echo "[5/5] build/tree: the import layout as links, for editors and type checkers"
-	@$(BIN)/python scripts/link_tree.py
+	@echo "[5/5] build/tree: the import layout as links, for $(VENV), editors and type checkers"
+	@$(BIN)/python scripts/link_tree.py --site
 	@touch $(STAMP)
 	@echo "Ready: $(BIN)/k3agent"
 

@@ -1,9 +1,12 @@
 """Builds `build/tree/k3agent`: the import layout as links, for type checkers, IDEs and in-place test runs.
 
 The repository keeps `backend/`, `tools/` and `prompts/` at the top level; they are imported as
-`k3agent.<name>`.
+`k3agent.<name>`. With `--site` the Python that runs this also looks there, by a file in its site-packages: an
+editable installation alone is not found from a folder that holds a folder `k3agent`, like that of a clone.
 """
 
+import sys
+import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,5 +32,11 @@ def main() -> None:
         link(TREE / name, target)
 
 
+def add_to_site(folder: Path) -> None:
+    (folder / "k3agent-tree.pth").write_text(f"{TREE.parent}\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     main()
+    if "--site" in sys.argv[1:]:
+        add_to_site(Path(sysconfig.get_path("purelib")))

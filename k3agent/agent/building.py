@@ -18,6 +18,7 @@ from k3agent.agent.check_files import files_of_checks
 from k3agent.agent.context import CHARS_PER_TOKEN, Context, facts, system_prompt
 from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.emitter import Emitter
+from k3agent.agent.hooknames import is_tool_name, meant_tool
 from k3agent.agent.hooks import HookParts, Hooks
 from k3agent.agent.instructions import (
     SMALL_WINDOW,
@@ -29,7 +30,7 @@ from k3agent.agent.instructions import (
 from k3agent.agent.knowledge import budget_chars, prompt_parts
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt, SessionOptions
-from k3agent.agent.permissions import Territory, check_rules
+from k3agent.agent.permissions import Rule, Territory, check_rules
 from k3agent.agent.policies import LimitPolicy
 from k3agent.agent.telemetry import Telemetry
 from k3agent.agent.transcript import Transcript
@@ -252,7 +253,18 @@ def start_warnings(options: SessionOptions) -> tuple[str, ...]:
     if options.subtask is not None:
         return ()
     is_compact = options.client.info.profile is Profile.COMPACT
-    return (*options.extensions.warnings, *(() if is_compact else options.server_warnings))
+    servers = () if is_compact else options.server_warnings
+    return (*options.extensions.warnings, *servers, *_idle_rules((*options.allow, *options.deny)))
+
+
+def _idle_rules(rules: Sequence[str]) -> list[str]:
+    """Rules that can fit no tool: a deny rule with a wrong name would protect nothing."""
+    names = {rule: Rule.parse(rule).tool for rule in rules}
+    return [
+        f"the permission rule {rule!r} fits no tool: there is none named {name!r}.{meant_tool(name)}"
+        for rule, name in names.items()
+        if not is_tool_name(name)
+    ]
 
 
 def mended(stored: StoredSession, options: SessionOptions) -> StoredSession:

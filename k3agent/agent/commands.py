@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3agent.agent.hooknames import TOOLS
+from k3agent.agent.hooknames import ELSEWHERE, OURS, is_tool_name, meant_tool
 from k3agent.config.frontmatter import split, split_list
 
 MAX_FILE_BYTES = 64 * 1024
@@ -25,7 +25,6 @@ _SEEMING_CALL = re.compile(r"/([a-z][a-z0-9_:-]*)(?:\s|\Z)")
 _PLACE = re.compile(r"\$(ARGUMENTS\b|\d+)")
 _SHELL = re.compile(r"(?m)(?<!\S)!`([^`\n]+)`")
 _RULE = re.compile(r"([A-Za-z_*][\w*-]*)\s*(\([^)]*\))?")
-OURS = {theirs: ours for ours, theirs in TOOLS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,34 +82,41 @@ def load_commands(folders: Sequence[Path], warnings: list[str]) -> dict[str, Cus
             if text is None:
                 warnings.append(f"{path} is not used: unreadable, or more than {MAX_FILE_BYTES} bytes")
                 continue
-            found[name] = _command(name, path, text)
+            found[name] = _command(name, path, text, warnings)
     return dict(sorted(found.items()))
 
 
-def _command(name: str, path: Path, text: str) -> CustomCommand:
+def _command(name: str, path: Path, text: str, warnings: list[str]) -> CustomCommand:
     front, body = split(text)
+    rules, unknown = rules_in(front.get("allowed-tools", ""))
+    warnings += [
+        f"{path}: allowed-tools names {tool!r}, which is no tool.{meant_tool(tool)}" for tool in unknown
+    ]
     first = next((line.strip("# ") for line in body.splitlines() if line.strip()), "")
     return CustomCommand(
         name=name,
         text=body,
         description=" ".join((front.get("description") or first).split())[:120],
         hint=" ".join(front.get("argument-hint", "").split())[:60],
-        rules=rules_in(front.get("allowed-tools", "")),
+        rules=rules,
         path=path,
     )
 
 
-def rules_in(text: str) -> tuple[str, ...]:
-    """Permission rules from a list of tools as other agents name them; tools that k3agent lacks are left
-    out.
+def rules_in(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(permission rules from a list of tools as other agents name them, names that are no tool's). Tools of
+    other agents that k3agent lacks are left out.
     """
     rules: list[str] = []
+    unknown: list[str] = []
     for item in split_list(text):
         for match in _RULE.finditer(item):
             name = OURS.get(match[1], match[1])
-            if name in TOOLS or name.startswith("mcp__"):
+            if is_tool_name(name):
                 rules.append(name + (match[2] or ""))
-    return tuple(dict.fromkeys(rules))
+            elif name not in ELSEWHERE:
+                unknown.append(name)
+    return tuple(dict.fromkeys(rules)), tuple(dict.fromkeys(unknown))
 
 
 def markdown_files(folder: Path, depth: int, most: int) -> list[Path]:

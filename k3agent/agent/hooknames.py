@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 from pathlib import Path
 
+from k3agent.config.settings import nearest
 from k3agent.types import JsonObject
 
 TOOLS = {
@@ -20,6 +22,25 @@ TOOLS = {
     "ask": "AskUserQuestion",
     "skill": "Skill",
 }
+OURS = {theirs: ours for ours, theirs in TOOLS.items()}
+# What rules may name: those above, and the tools that no script knows by another name.
+RULE_TOOLS = frozenset({*TOOLS, "jobs", "mcp", "memory", "recall", "repomap"})
+# Tools of other agents that have no counterpart here: in a list that was written for one of them no mistake.
+ELSEWHERE = frozenset(
+    {
+        "Agent",
+        "BashOutput",
+        "ExitPlanMode",
+        "KillBash",
+        "KillShell",
+        "LS",
+        "NotebookEdit",
+        "NotebookRead",
+        "SlashCommand",
+        "TodoRead",
+        "WebSearch",
+    }
+)
 # A hook for edits is for every way of editing.
 ALSO = {"patch": ("Edit",)}
 ARGUMENTS: dict[str, dict[str, str]] = {
@@ -35,6 +56,18 @@ def names_of(tool: str) -> tuple[str, ...]:
     """What a matcher may call the tool; the first is what hooks are told."""
     known = TOOLS.get(tool)
     return (tool,) if known is None else (known, tool, *ALSO.get(tool, ()))
+
+
+def is_tool_name(name: str) -> bool:
+    """Whether a permission rule for `name`, which may be a pattern, can fit a tool."""
+    return name.startswith("mcp__") or any(fnmatch.fnmatchcase(tool, name) for tool in RULE_TOOLS)
+
+
+def meant_tool(name: str) -> str:
+    """` Did you mean X?` for a name that is no tool's, or nothing."""
+    known = {theirs.lower(): ours for theirs, ours in OURS.items()}
+    found = known.get(name.lower())
+    return f" Did you mean {found}?" if found else nearest(name.lower(), RULE_TOOLS)
 
 
 def input_of(tool: str, arguments: JsonObject, writes: tuple[Path, ...], cwd: Path) -> JsonObject:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 from support.agents import DONE, call, options, start, step
 
+from k3agent.agent.building import load_tools
 from k3agent.agent.commands import called_name, find_command, load_commands, rules_in
 from k3agent.agent.extensions import load_extensions
+from k3agent.agent.hooknames import is_tool_name
 from k3agent.agent.permissions import Rule
 from k3agent.config.frontmatter import split
 from k3agent.config.trust import set_trust
+from k3agent.events import Noticed
 from k3agent.tui.commands import ALIASES, COMMANDS, command_candidates, meant_by
 
 REVIEW = """---
@@ -52,7 +55,29 @@ def test_the_allowed_tools_are_rules_of_ours(tmp_path: Path) -> None:
     [command] = load_commands([write(tmp_path, review=REVIEW)], []).values()
     assert command.rules == ("shell(git diff:*)", "read", "edit(src/**)")
     assert all(Rule.parse(rule) for rule in command.rules)
-    assert rules_in("Read Grep\nBash(npm test:*)") == ("read", "grep", "shell(npm test:*)")
+    assert rules_in("Read Grep\nBash(npm test:*)") == (("read", "grep", "shell(npm test:*)"), ())
+
+
+def test_tools_that_there_are_not_are_told_when_the_file_is_read(tmp_path: Path) -> None:
+    text = "---\nallowed-tools: bash(git:*), Raed, WebSearch, repomap, mcp__git__*\n---\nGo."
+    warnings: list[str] = []
+    [command] = load_commands([write(tmp_path, go=text)], warnings).values()
+    assert command.rules == ("repomap", "mcp__git__*")
+    assert len(warnings) == 2 and all("go.md: allowed-tools names" in text for text in warnings)
+    assert "'bash', which is no tool. Did you mean shell?" in warnings[0] and "Did you mean read?" in warnings[1]
+
+
+async def test_rules_that_fit_no_tool_are_told(tmp_path: Path) -> None:
+    rules = {"allow": ("Bash(git:*)", "shell", "mcp__x__*", "re*"), "deny": ("wirte(src/**)",)}
+    run = await start(tmp_path, [DONE], **rules)
+    await run.session.submit("go")
+    told = [event.text for event in run.of(Noticed) if "fits no tool" in event.text]
+    assert len(told) == 2 and "Did you mean shell?" in told[0] and "Did you mean write?" in told[1]
+    await run.session.aclose()
+
+
+def test_every_tool_can_be_named_in_a_rule() -> None:
+    assert all(is_tool_name(name) for name in load_tools())
 
 
 def test_front_matter_of_several_forms() -> None:
