@@ -27,6 +27,18 @@ def load_tile(ptr, at, rows_in, columns, WIDTH: tl.constexpr, BLOCK: tl.constexp
 
 
 @triton.jit
+def load_keys(ptr, at, rows_in, columns, WIDTH: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr):
+    """The same; without MASKED all rows are there."""
+    if MASKED:
+        tile = load_tile(ptr, at, rows_in, columns, WIDTH, BLOCK)
+    elif WIDTH == BLOCK:
+        tile = tl.load(ptr + at)
+    else:
+        tile = tl.load(ptr + at, mask=(columns < WIDTH)[None, :], other=0.0)
+    return tile
+
+
+@triton.jit
 def multiply(a, b, PRECISION: tl.constexpr):
     """Matrix product with fp32 sums."""
     if PRECISION == "bf16":
@@ -45,6 +57,15 @@ def soften(scores, visible, peak, total):
     origin = tl.where(new_peak == float("-inf"), 0.0, new_peak)
     weights = tl.exp2(scores - origin[:, None])
     factor = tl.exp2(peak - origin)
+    return weights, factor, new_peak, total * factor + tl.sum(weights, axis=1)
+
+
+@triton.jit
+def soften_all(scores, peak, total):
+    """The same where each row sees all."""
+    new_peak = tl.maximum(peak, tl.max(scores, axis=1))
+    weights = tl.exp2(scores - new_peak[:, None])
+    factor = tl.exp2(peak - new_peak)
     return weights, factor, new_peak, total * factor + tl.sum(weights, axis=1)
 
 

@@ -23,10 +23,12 @@ from k3agent.backend.kernels.triton.mla_attend import mla_decode
 from k3agent.backend.kernels.triton.mla_parts import (
     dot_block,
     joined_kernel,
+    load_keys,
     load_tile,
     multiply,
     parts_at_once,
     soften,
+    soften_all,
 )
 
 pinned.pin(
@@ -43,6 +45,32 @@ pinned.pin(
 )  # fmt: skip
 
 
+@triton.jit
+def _attend_keys(
+    query, query_s, peak, total, out, kv_ptr, rows_ptr, head, place, count, last_seen, scale,
+    HEADS: tl.constexpr, NOPE: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr, VALUE: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Some keys and values of a segment, `place`, of which each query sees those up to its `last_seen`; not
+    MASKED: each sees all, and all exist."""
+    column_k, column_s, column_v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_V)
+    exists = place < count if MASKED else place >= 0
+    line = place.to(tl.int64)[:, None] * (HEADS * (NOPE + VALUE)) + head * (NOPE + VALUE)
+    key = load_keys(kv_ptr, line + column_k[None, :], exists, column_k, NOPE, BLOCK_K, MASKED)
+    shared_at = place[:, None] * (RANK + SHARED) + RANK + column_s[None, :]
+    shared = load_keys(rows_ptr, shared_at, exists, column_s, SHARED, BLOCK_S, MASKED)
+    scores = multiply(query, tl.trans(key), PRECISION) + multiply(query_s, tl.trans(shared), PRECISION)
+    if MASKED:
+        seen = (place[None, :] <= last_seen[:, None]) & exists[None, :]
+        weights, factor, peak, total = soften(scores * scale, seen, peak, total)
+    else:
+        weights, factor, peak, total = soften_all(scores * scale, peak, total)
+    value = load_keys(kv_ptr, line + NOPE + column_v[None, :], exists, column_v, VALUE, BLOCK_V, MASKED)
+    out = out * factor[:, None] + multiply(weights.to(value.dtype), value, PRECISION)
+    return peak, total, out
+
+
 # numbers of the step: a kernel for each kind of number would be compiled while a user waits
 @triton.jit(do_not_specialize=["sequence", "num_rows", "segment", "begin", "count", "context"])
 def _segment_kernel(
@@ -57,31 +85,33 @@ def _segment_kernel(
     head = tl.program_id(1)
     start = tl.load(cu_ptr + sequence)
     num_tokens = tl.load(cu_ptr + sequence + 1) - start
-    token = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    first_token = tl.program_id(0) * BLOCK_M
+    token = first_token + tl.arange(0, BLOCK_M)
     valid = token < num_tokens
     row = (start + token).to(tl.int64)
     column_k, column_s, column_v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_V)
     at = (row * q_row + head * q_head)[:, None]
     query = load_tile(q_ptr, at + column_k[None, :], valid, column_k, NOPE, BLOCK_K)
     query_s = load_tile(q_ptr, at + NOPE + column_s[None, :], valid, column_s, SHARED, BLOCK_S)
-    last_token = tl.minimum(tl.program_id(0) * BLOCK_M + BLOCK_M, num_tokens)
+    last_token = tl.minimum(first_token + BLOCK_M, num_tokens)
     end = tl.minimum(count, context + last_token - begin)
+    last_seen = context + token - begin
     peak = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_M,), dtype=tl.float32)
     out = tl.zeros((BLOCK_M, BLOCK_V), dtype=tl.float32)
     offset = tl.arange(0, BLOCK_N)
-    for position in tl.range(0, end, BLOCK_N, num_stages=STAGES):
-        place = position + offset
-        exists = place < end
-        line = place.to(tl.int64)[:, None] * (HEADS * (NOPE + VALUE)) + head * (NOPE + VALUE)
-        key = load_tile(kv_ptr, line + column_k[None, :], exists, column_k, NOPE, BLOCK_K)
-        shared_at = place[:, None] * (RANK + SHARED) + RANK + column_s[None, :]
-        shared = load_tile(rows_ptr, shared_at, exists, column_s, SHARED, BLOCK_S)
-        scores = multiply(query, tl.trans(key), PRECISION) + multiply(query_s, tl.trans(shared), PRECISION)
-        seen = ((begin + place)[None, :] <= (context + token)[:, None]) & exists[None, :]
-        weights, factor, peak, total = soften(scores * scale, seen, peak, total)
-        value = load_tile(kv_ptr, line + NOPE + column_v[None, :], exists, column_v, VALUE, BLOCK_V)
-        out = out * factor[:, None] + multiply(weights.to(value.dtype), value, PRECISION)
+    # most keys are seen by all queries: no need to ask
+    seen_by_all = tl.maximum(tl.minimum(count, context + first_token + 1 - begin), 0) // BLOCK_N * BLOCK_N
+    for position in tl.range(0, seen_by_all, BLOCK_N, num_stages=STAGES):
+        peak, total, out = _attend_keys(
+            query, query_s, peak, total, out, kv_ptr, rows_ptr, head, position + offset, count, last_seen,
+            scale, HEADS, NOPE, RANK, SHARED, VALUE, BLOCK_K, BLOCK_S, BLOCK_V, PRECISION, False,
+        )  # fmt: skip
+    for position in tl.range(seen_by_all, end, BLOCK_N, num_stages=STAGES):
+        peak, total, out = _attend_keys(
+            query, query_s, peak, total, out, kv_ptr, rows_ptr, head, position + offset, count, last_seen,
+            scale, HEADS, NOPE, RANK, SHARED, VALUE, BLOCK_K, BLOCK_S, BLOCK_V, PRECISION, True,
+        )  # fmt: skip
     found = total > 0.0
     out = out / tl.where(found, total, 1.0)[:, None]
     to = (segment * num_rows + row) * HEADS + head

@@ -28,7 +28,8 @@ pinned.pin(
     PLAN,
     Row({"BLOCK_M": 16}, most={"each": 16}),
     Row({"BLOCK_M": 32}, most={"each": 32}),
-    Row({"BLOCK_M": 64}, most={"each": 96}),
+    # choices of experts differ: one block of 128 holds twice the average, two of 64 read the weights twice
+    Row({"BLOCK_M": 64}, most={"each": 40}),
     Row({"BLOCK_M": 128}, most={"packed": 0}),
     # wider blocks do not leave enough registers for unpacking
     Row({"BLOCK_M": 64}),
