@@ -25,6 +25,7 @@ INTERNAL_ERROR = -32603
 
 Requested = Callable[[str, JsonObject], Awaitable[Any]]
 Notified = Callable[[str, JsonObject], None]
+Cancels = Callable[[int], tuple[str, JsonObject]]
 
 
 class RpcError(K3AgentError):
@@ -55,7 +56,7 @@ class Peer:
         *,
         on_request: Requested = _no_requests,
         on_notification: Notified = lambda method, params: None,
-        cancels: Callable[[int], tuple[str, JsonObject]] | None = None,
+        cancels: Cancels | None = None,
     ) -> None:
         self._send = send
         self._on_request = on_request
@@ -81,7 +82,9 @@ class Peer:
             async with asyncio.timeout(timeout_s):
                 return await future
         except (asyncio.CancelledError, TimeoutError):
-            if self._cancels is not None and self._closed is None:
+            # Not where the answer has come just before: the other side has done with the request.
+            is_open = future.cancelled() or not future.done()
+            if is_open and self._cancels is not None and self._closed is None:
                 self.notify(*self._cancels(number))
             raise
         finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from k3agent.acp.server import Server, ServerOptions
 from k3agent.acp.stdio import serve
+from k3agent.types import JsonObject
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -32,6 +33,11 @@ def add_flags(parser: ArgumentParser) -> None:
     add("--append-system-prompt", metavar="TEXT", help="text added to the system prompt")
 
 
+def taken_back(number: int) -> tuple[str, JsonObject]:
+    """The notification that a request of ours needs no answer any more."""
+    return "$/cancel_request", {"requestId": number}
+
+
 def run(args: Namespace, environ: Mapping[str, str]) -> int:
     """Serve until the editor closes its end, or a signal comes; the exit code."""
     from k3agent.config.keys import with_stored_keys
@@ -51,6 +57,6 @@ def run(args: Namespace, environ: Mapping[str, str]) -> int:
     )
     if sys.stdin.isatty():
         print("k3agent acp: waits for an editor's messages; see docs/guide/editors.md.", file=sys.stderr)
-    signum = asyncio.run(serve(Server(options)))
+    signum = asyncio.run(serve(Server(options), taken_back))
     # The thread that reads standard input may wait for ever: nothing is left that needs an orderly end.
     os._exit(128 + signum if signum else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,7 @@ class Conversation:
         )
         self._is_named = bool(session.messages)
         self._is_cancelled = False
+        self._turn: asyncio.Task[TurnEnded] | None = None
 
     def _send(self, update: JsonObject) -> None:
         self._peer.notify("session/update", {"sessionId": self.session.id, "update": update})
@@ -116,16 +118,23 @@ class Conversation:
 
     async def prompt(self, text: str, images: Sequence[ImagePart]) -> JsonObject:
         """One turn; the protocol's answer to it. Raises RpcError for a turn that could not be run."""
-        if self.session.is_running:
+        if self._turn is not None or self.session.is_running:
             raise RpcError(INVALID_REQUEST, "a turn is running: wait for its end, or cancel it")
         self._is_cancelled = False
         before = self.session.receipt.usage
+        self._turn = asyncio.create_task(self.session.submit(text, images))
         try:
-            ended = await self.session.submit(text, images)
+            ended = await self._turn
         except BlockedError as error:
             # It was not stored: the model will never read it.
             self._updates.say(str(error))
             return {"stopReason": "cancelled" if self._is_cancelled else "refusal"}
+        except asyncio.CancelledError:
+            if not self._is_cancelled:
+                raise
+            return {"stopReason": "cancelled"}
+        finally:
+            self._turn = None
         self._updates.flush()
         if ended.outcome not in (TurnOutcome.SUCCESS, TurnOutcome.INTERRUPTED):
             self._tell_end(ended)
@@ -156,9 +165,16 @@ class Conversation:
         self._updates.say(f"The turn ended early: {detail}")
 
     def cancel(self) -> None:
-        self._is_cancelled = self.session.is_running
+        """End the turn that runs, or is about to."""
+        if self._turn is None:
+            return
+        self._is_cancelled = True
         self._questions.close()
-        self.session.interrupt("the user cancelled the turn in the editor")
+        if self.session.is_running:
+            self.session.interrupt("the user cancelled the turn in the editor")
+        else:
+            # Nothing of the prompt is stored yet.
+            self._turn.cancel()
 
     async def aclose(self) -> None:
         self._questions.close()

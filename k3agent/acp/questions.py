@@ -51,9 +51,12 @@ class Questions:
             log.error("a question to the editor failed", exc_info=error)
 
     def settle(self, call_id: str) -> None:
-        """The call is over, or was answered elsewhere: a later answer of the editor is ignored."""
+        """The call is over, or was answered elsewhere: the editor is told to take its question back, and a
+        later answer of it is ignored.
+        """
         task = self._tasks.pop(call_id, None)
-        if task is not None:
+        # The answer of the task itself may be what settles it.
+        if task is not None and task is not asyncio.current_task():
             task.cancel()
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ One process serves any number of sessions of one editor. Each reads the settings
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -82,7 +83,8 @@ class Server:
             case "session/cancel":
                 conversation = self._open.get(str(params.get("sessionId")))
                 if conversation is not None:
-                    conversation.cancel()
+                    # After the prompt that came just before it, whose task has not begun.
+                    asyncio.get_running_loop().call_soon(conversation.cancel)
             case "$/cancel_request":
                 self.peer.cancel(params.get("requestId"))
             case _:

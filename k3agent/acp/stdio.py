@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from k3agent.jsonrpc import Peer
+from k3agent.jsonrpc import Cancels, Peer
 from k3agent.types import JsonObject
 
 log = logging.getLogger(__name__)
@@ -111,8 +111,8 @@ class Served(Protocol):
     async def aclose(self) -> None: ...
 
 
-async def serve(server: Served) -> int:
-    """Until the other side closes a stream, or a signal comes: its number, or 0."""
+async def serve(server: Served, cancels: Cancels | None = None) -> int:
+    """Until the other side closes a stream, or a signal comes: its number, or 0. `cancels`: see `Peer`."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -127,6 +127,7 @@ async def serve(server: Served) -> int:
         lambda message: streams.send(message) if streams is not None else None,
         on_request=server.request,
         on_notification=server.notification,
+        cancels=cancels,
     )
     server.peer = peer
     streams = StandardStreams(peer.receive_line, lambda: end(0))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError, spawn_agent_process
+from acp.connection import StreamEvent
 from acp.schema import (
     AcceptElicitationResponse,
     AllowedOutcome,
@@ -119,6 +120,7 @@ async def connected(
     has_files: bool = False,
     has_forms: bool = False,
     has_terminals: bool = False,
+    observers: Sequence[Callable[[StreamEvent], None]] = (),
 ) -> AsyncIterator[Line]:
     """`k3agent acp` with the editor at its other end, initialised."""
     command = [sys.executable, "-m", "k3agent.cli", "acp", "--base-url", bench.url, *flags]
@@ -132,6 +134,7 @@ async def connected(
             cwd=bench.root,
             transport_kwargs={"stderr": errors, "limit": 1 << 26},
             use_unstable_protocol=True,
+            observers=list(observers),
         ) as (agent, process):
             hello = await agent.initialize(
                 protocol_version=PROTOCOL_VERSION,

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("acp", reason="the client of the protocol is not installed")
 
 from acp import RequestError, image_block, text_block
+from acp.connection import StreamDirection, StreamEvent
 from acp.schema import (
     EmbeddedResourceContentBlock,
     McpServerStdio,
@@ -23,6 +24,8 @@ from support.acp_client import Editor, connected
 from support.headless import Bench, make_bench
 from support.runs import ANSWER, served, task
 
+from k3agent.agent.watched import WatchedSession
+from k3agent.events import ApprovalAsked, Decision
 from k3agent.providers.scripted import FOREVER, Fault, ScriptedCall, Step
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 40).decode()
@@ -143,6 +146,74 @@ async def test_cancel_ends_the_turn_while_the_model_writes_and_while_it_asks(ben
             await line.agent.cancel(session_id=session.session_id)
             assert (await asyncio.wait_for(turn, 60)).stop_reason == "cancelled"
     assert (bench.workspace / "a.txt").read_text() == "one\ntwo\nthree\n"
+
+
+async def test_a_cancel_right_behind_its_prompt_is_not_lost(bench: Bench) -> None:
+    """Both lie in the pipe when the agent looks: the prompt is taken back before anything of it is stored."""
+    with served(bench, [Step(text="after all")]) as server:
+        async with connected(bench, Editor()) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            # One with nothing to cancel does not wait for the next prompt.
+            await line.agent.cancel(session_id=session.session_id)
+            line.process.send_signal(signal.SIGSTOP)
+            turn = asyncio.create_task(
+                line.agent.prompt(session_id=session.session_id, prompt=[text_block("never mind")])
+            )
+            await asyncio.sleep(0.2)
+            await line.agent.cancel(session_id=session.session_id)
+            await asyncio.sleep(0.2)
+            line.process.send_signal(signal.SIGCONT)
+            assert (await asyncio.wait_for(turn, 60)).stop_reason == "cancelled"
+            ended = await line.agent.prompt(session_id=session.session_id, prompt=[text_block("now")])
+            assert ended.stop_reason == "end_turn"
+    asked = [message["content"] for message in server.requests[-1].json["messages"]]
+    assert not any("never mind" in str(content) for content in asked)
+
+
+async def test_a_question_that_is_answered_elsewhere_is_taken_back(bench: Bench) -> None:
+    asking, taken_back = asyncio.Event(), asyncio.Event()
+    numbers: dict[str, list[object]] = {"session/request_permission": [], "$/cancel_request": []}
+
+    def seen(event: StreamEvent) -> None:
+        method = str(event.message.get("method"))
+        if event.direction is StreamDirection.INCOMING and method in numbers:
+            params = event.message["params"]
+            numbers[method].append(params.get("requestId", event.message.get("id")))
+            (taken_back if method.startswith("$") else asking).set()
+
+    editor = Editor(choose=lambda call, options: None)
+    with served(bench, task()):
+        async with connected(bench, editor, observers=[seen]) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            turn = asyncio.create_task(
+                line.agent.prompt(session_id=session.session_id, prompt=[text_block("do it")])
+            )
+            await asyncio.wait_for(asking.wait(), 60)
+            watched = await WatchedSession.open(bench.home, session.session_id)
+            assert watched is not None
+            watched.subscribe(
+                lambda event: (
+                    watched.answer(event.call_id, Decision.ALLOW)
+                    if isinstance(event, ApprovalAsked)
+                    else None
+                )
+            )
+            assert (await asyncio.wait_for(turn, 60)).stop_reason == "end_turn"
+            await asyncio.wait_for(taken_back.wait(), 60)
+            await watched.aclose()
+    assert numbers["$/cancel_request"] == numbers["session/request_permission"]
+    assert (bench.workspace / "a.txt").read_text() == "one\nTWO\nthree\n"
+
+
+async def test_an_answered_question_is_not_taken_back(bench: Bench) -> None:
+    methods: list[object] = []
+    with served(bench, task()):
+        async with connected(
+            bench, Editor(), observers=[lambda event: methods.append(event.message.get("method"))]
+        ) as line:
+            session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            await line.agent.prompt(session_id=session.session_id, prompt=[text_block("do it")])
+    assert "session/request_permission" in methods and "$/cancel_request" not in methods
 
 
 async def test_sessions_are_listed_loaded_resumed_and_forked(bench: Bench) -> None:
