@@ -29,8 +29,11 @@ MAX_DESCRIPTION_CHARS = 4_000
 MAX_SCHEMA_CHARS = 16_000
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 _FILE = "mcp-tools.json"
-# Keywords of a schema whose values are words for the model.
-_WORDS = ("description", "title")
+# Keywords of a schema whose values are words for the model, and those whose values are data. Neither can
+# stand in a fence, so what talks to a model goes, and long data goes, too.
+_WORDS = ("description", "title", "$comment")
+_SAMPLES = ("default", "examples", "example", "const", "enum")
+MAX_SAMPLE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,7 @@ def listed(server: str, tools: Iterable[Any]) -> tuple[Listed, ...]:
 
 
 def _description(server: str, tool: str, text: Any) -> str:
-    head = f"The tool {_one_line(tool)} of the MCP server {server}."
+    head = f"The tool {_one_line(tool)} of the MCP server {server}, which also wrote all about its arguments."
     if not isinstance(text, str) or not text.strip():
         return head
     text = reveal(text.strip())
@@ -97,27 +100,46 @@ def _schema(schema: Any) -> JsonObject:
     return {"type": "object", "properties": {}, "additionalProperties": True}
 
 
-def _plain(node: Any, with_words: bool, depth: int, *, are_names: bool = False) -> Any:
-    """`node` with what its words hide made visible. `are_names`: the keys are the server's own names."""
+def _plain(
+    node: Any, with_words: bool, depth: int, *, are_names: bool = False, is_sample: bool = False
+) -> Any:
+    """`node` with what its words hide made visible, and without those that talk to a model. `are_names`: the
+    keys are the server's own names; `is_sample`: all of it is data.
+    """
     if depth > 40:
         return {}
     if isinstance(node, list):
-        return [_plain(item, with_words, depth + 1) for item in node]
+        return [
+            _plain(item, with_words, depth + 1, are_names=is_sample, is_sample=is_sample)
+            for item in node
+            if not _is_left_out(item, is_sample)
+        ]
     if isinstance(node, str):
         return reveal(node)
     if not isinstance(node, dict):
         return node
     out: JsonObject = {}
     for key, value in node.items():
-        if not are_names and key in _WORDS and isinstance(value, str):
-            if with_words and not speaks_to_the_model(value):
-                out[key] = reveal(value)
+        is_keyword = not are_names
+        if (is_keyword and key == "$schema") or speaks_to_the_model(key):
             continue
-        if key == "$schema":
+        becomes_sample = is_sample or (is_keyword and key in _SAMPLES)
+        if _is_left_out(value, becomes_sample):
             continue
-        inner = not are_names and key in ("properties", "$defs", "definitions")
-        out[key] = _plain(value, with_words, depth + 1, are_names=inner)
+        if is_keyword and key in _WORDS and isinstance(value, str) and not with_words:
+            continue
+        names = becomes_sample or (is_keyword and key in ("properties", "$defs", "definitions"))
+        plain = _plain(value, with_words, depth + 1, are_names=names, is_sample=becomes_sample)
+        # An empty list of choices would allow nothing.
+        if plain != [] or not (is_keyword and key in _SAMPLES):
+            out[key] = plain
     return out
+
+
+def _is_left_out(value: Any, is_sample: bool) -> bool:
+    if not isinstance(value, str):
+        return False
+    return bool(speaks_to_the_model(value)) or (is_sample and len(value) > MAX_SAMPLE_CHARS)
 
 
 # --- what was said last -------------------------------------------------------------------------------------
