@@ -49,8 +49,8 @@ async def before_call(hooks: Hooks, call: Call) -> tuple[Outcome, JsonObject | N
         return outcome, None
     before = call.args.model_dump(mode="json")
     wanted = arguments_from(call.tool, outcome.updated_input, before)
-    # What was told, absolute paths among it, and comes back as it was is no change.
-    told = arguments_from(call.tool, call.told["tool_input"], before)
+    # What was told, absolute paths and stand-ins for secrets among it, and comes back as it was is no change.
+    told = arguments_from(call.tool, hooks.masked(call.told["tool_input"]), before)
     changed = {name: value for name, value in wanted.items() if value != told[name]}
     return outcome, {**before, **changed} if changed else None
 

@@ -73,7 +73,9 @@ def read_answer(event: str, command: str, exit_code: int, stdout: str, stderr: s
 
 
 def merged(outcomes: Sequence[Outcome]) -> Outcome:
-    """The strictest decision with its reason, and what all have said."""
+    """The strictest decision with its reason, and what all have said. Hooks run side by side: of those that
+    want other arguments, the first counts.
+    """
     if not outcomes:
         return Outcome()
     strictest = max(outcomes, key=lambda outcome: _STRICTNESS[outcome.decision])
@@ -86,6 +88,12 @@ def merged(outcomes: Sequence[Outcome]) -> Outcome:
         stop=next((outcome.stop for outcome in outcomes if outcome.stop), ""),
         by=strictest.by,
     )
+
+
+def overridden(outcomes: Sequence[Outcome]) -> list[str]:
+    """The commands whose arguments for the call do not count, because an earlier hook wants others."""
+    wanted = [outcome for outcome in outcomes if outcome.updated_input is not None]
+    return [outcome.by for outcome in wanted[1:] if outcome.updated_input != wanted[0].updated_input]
 
 
 def _json_object(text: str) -> JsonObject | None:

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.hashes import file_hashes
-from k3agent.agent.hookanswer import HookFailed, Outcome, merged, read_answer
+from k3agent.agent.hookanswer import HookFailed, Outcome, merged, overridden, read_answer
 from k3agent.config.hookfiles import Hook
 from k3agent.events import AnyEvent, ApprovalAsked, Noticed
 from k3agent.safety.fencing import fence
@@ -89,6 +89,10 @@ class Hooks:
         if self.has("Notification"):
             parts.emitter.subscribe(self._notify)
 
+    def masked(self, value: Any) -> Any:
+        """`value` as hooks are told it."""
+        return self._parts.mask(value)
+
     def has(self, event: str) -> bool:
         return any(hook.event == event for hook in self._hooks)
 
@@ -105,6 +109,10 @@ class Hooks:
         payload = self._payload(event, fields)
         outcomes = await asyncio.gather(*(self._one(hook, payload) for hook in waited))
         outcome = merged(outcomes)
+        for command in overridden(outcomes):
+            self._tell(
+                "warning", f"The hook `{command}` for {event} wants other arguments; an earlier one's count."
+            )
         if outcome.message:
             self._tell("info", f"A hook for {event} says: {outcome.message}")
         if outcome.stop and event != "UserPromptSubmit":

@@ -223,6 +223,43 @@ async def test_the_end_of_a_session_is_told(tmp_path: Path) -> None:
     assert json.loads((run.workspace / "ended.json").read_text())["hook_event_name"] == "SessionEnd"
 
 
+async def test_stand_ins_that_a_hook_gives_back_change_nothing(tmp_path: Path) -> None:
+    """A hook is told stand-ins for secrets; those that it repeats are no change, and others can be one."""
+    secret = "sk-" + "a1B2c3D4e5F6g7H8" * 2
+    script = tmp_path / "same.py"
+    script.write_text(
+        "import json, sys\n"
+        "told = json.load(sys.stdin)['tool_input']\n"
+        "told['timeout'] = 7000\n"
+        "print(json.dumps({'hookSpecificOutput': {'updatedInput': told}}))\n"
+    )
+    own_hooks(tmp_path, PreToolUse=[{"matcher": "Bash", "command": f"python3 {script}"}])
+    run = await hooked(
+        tmp_path,
+        [step(call("shell", command=f"printf %s {secret} | wc -c")), DONE],
+        environ={"MY_API_KEY": secret},
+    )
+    await run.session.submit("go")
+    assert str(len(secret)) in run.results[0]
+    await run.session.aclose()
+
+
+async def test_of_two_hooks_that_change_a_call_the_first_counts_and_it_is_said(tmp_path: Path) -> None:
+    def wants(command: str) -> dict[str, str]:
+        answer = json.dumps({"hookSpecificOutput": {"updatedInput": {"command": command}}})
+        return {"matcher": "Bash", "command": f"echo '{answer}' # {command}"}
+
+    own_hooks(tmp_path, PreToolUse=[wants("echo first"), wants("echo second"), wants("echo first")])
+    run = await hooked(tmp_path, [step(call("shell", command="echo neither")), DONE])
+    await run.session.submit("go")
+    assert "first" in run.results[0] and "second" not in run.results[0]
+    (said,) = [
+        event.text for event in run.events if isinstance(event, Noticed) and "other arguments" in event.text
+    ]
+    assert "# echo second" in said
+    await run.session.aclose()
+
+
 async def test_secrets_reach_no_hook_and_what_a_hook_prints_is_masked(tmp_path: Path) -> None:
     secret = "sk-" + "a1B2c3D4e5F6g7H8" * 2
     own_hooks(
