@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from importlib.util import find_spec
@@ -23,6 +24,8 @@ from k3agent.types import Message, Role, SessionId
 log = logging.getLogger(__name__)
 
 CLOSE_S = 3.0
+# What subagents have left to send: it goes on beside the work, and their session waits for it at its end.
+_unsent: list[threading.Thread] = []
 TOKEN_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 SECOND_BUCKETS = (0.01, 0.04, 0.16, 0.64, 2.5, 10, 40, 160, 640)
 """Boundaries as the conventions advise them."""
@@ -46,6 +49,7 @@ class Telemetry:
                 "telemetry.otlp is on, and OpenTelemetry is not installed: pip install 'k3agent[otel]'"
             )
         self._info = info
+        self._is_task = parent is not None
         self._common = {"gen_ai.conversation.id": str(session), "gen_ai.agent.name": "k3agent"}
         if parent is not None:
             self._common["k3agent.parent.conversation.id"] = str(parent)
@@ -99,12 +103,18 @@ class Telemetry:
                 pass
 
     def close(self) -> None:
-        """Send what is left; blocks for a few seconds at most."""
+        """Send what is left; blocks for a few seconds at most, and for a subagent not at all."""
         # In a thread that dies with the process: an address where nobody is would hold the end up.
         sending = threading.Thread(target=self._send_rest, name="telemetry", daemon=True)
         sending.start()
-        sending.join(CLOSE_S)
-        if sending.is_alive():
+        _unsent.append(sending)
+        if self._is_task:
+            return
+        end = time.monotonic() + CLOSE_S
+        waited, _unsent[:] = list(_unsent), []
+        for thread in waited:
+            thread.join(max(0.0, end - time.monotonic()))
+        if any(thread.is_alive() for thread in waited):
             log.warning("telemetry was not sent within %.0f s", CLOSE_S)
 
     def _send_rest(self) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.agents import ReplayClient, call, options
 
+from k3agent.agent import telemetry
 from k3agent.agent.session import Session
 from k3agent.agent.telemetry import Telemetry
 from k3agent.errors import ConfigError
-from k3agent.events import CallStarted
+from k3agent.events import CallStarted, TurnEnded, TurnOutcome, TurnStarted
+from k3agent.providers.base import ModelInfo
 from k3agent.providers.scripted import Step
 from k3agent.types import SessionId
 
@@ -131,6 +134,25 @@ async def test_nobody_at_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyP
     begun = time.monotonic()
     await session.aclose()
     assert time.monotonic() - begun < 30
+
+
+def test_a_subagent_does_not_wait_at_its_end_but_its_session_does(
+    collected: list[tuple[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open = threading.Event()
+    take = Collector.do_POST
+    monkeypatch.setattr(Collector, "do_POST", lambda self: (is_open.wait(60), take(self))[1])
+    monkeypatch.setattr(telemetry, "CLOSE_S", 240.0)
+    info = ModelInfo(model="m", provider="p", base_url="", context_window=1000, max_output_tokens=100)
+    root, own = Telemetry(SessionId("root"), info), SessionId("child")
+    child = Telemetry(own, info, SessionId("root"))
+    child(TurnStarted(session=own, seq=1, at=datetime.now(UTC), prompt="x"))
+    child(TurnEnded(session=own, seq=2, at=datetime.now(UTC), outcome=TurnOutcome.SUCCESS, detail=""))
+    child.close()
+    assert not collected
+    is_open.set()
+    root.close()
+    assert [attributes(span.attributes)["gen_ai.conversation.id"] for span in spans(collected)] == ["child"]
 
 
 @pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.exporter", "opentelemetry.sdk"])
