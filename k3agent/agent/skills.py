@@ -4,6 +4,7 @@ what they are for; the text comes when it asks for it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from k3agent.safety.visible import reveal
 
 NAME = "SKILL.md"
 MAX_SKILLS = 200
+MAX_ENTRIES = 2000
 MAX_DESCRIPTION = 1024
 MIN_DESCRIPTION = 40
 MAX_LISTED_FILES = 50
+MAX_FOLDERS = 100
 HEAD = """# Skills
 
 Texts of the user's about how a kind of work is done, by name. When one fits the work, load it with the \
@@ -36,15 +39,21 @@ class Skill:
     @property
     def loaded(self) -> str:
         """What the model gets: the text, and what else lies in the folder."""
-        files: list[str] = []
-        for path in sorted(self.folder.rglob("*")):
-            if path.is_file() and path.name != NAME:
-                files.append(str(path.relative_to(self.folder)))
-            if len(files) > MAX_LISTED_FILES:
-                files[-1] = "and more"
-                break
+        files = _files_of(self.folder)
         listed = f"\n\nFiles of this skill, in {self.folder}: {', '.join(files)}" if files else ""
         return f"Skill {self.name}, from {self.folder / NAME}:\n\n{reveal(self.text)}{listed}"
+
+
+def _files_of(folder: Path) -> list[str]:
+    """What lies in the folder beside the text. A look at a few folders: it may be a whole repository."""
+    files: list[str] = []
+    for num_folders, (place, folders, names) in enumerate(os.walk(folder)):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))[:MAX_LISTED_FILES]
+        inside = Path(place).relative_to(folder)
+        files += [str(inside / name) for name in sorted(names)[: MAX_LISTED_FILES + 2] if name != NAME]
+        if len(files) > MAX_LISTED_FILES or num_folders >= MAX_FOLDERS:
+            return [*files[:MAX_LISTED_FILES], "and more"]
+    return files
 
 
 def load_skills(folders: Sequence[Path], warnings: list[str]) -> list[Skill]:
@@ -55,7 +64,7 @@ def load_skills(folders: Sequence[Path], warnings: list[str]) -> list[Skill]:
             entries = sorted(folder.iterdir())
         except OSError:
             continue
-        for entry in entries:
+        for entry in entries[:MAX_ENTRIES]:
             if not (entry / NAME).is_file():
                 continue
             skill = _skill(entry, warnings)

@@ -11,7 +11,7 @@ from pathlib import Path
 from k3agent.safety.secretfiles import is_secret_file
 from k3agent.tools.support.ignore import walk
 from k3agent.tools.support.knowledge import SymbolStore
-from k3agent.tools.support.symbols import MAX_FILE_BYTES, SUFFIXES, FileSymbols, symbols_of
+from k3agent.tools.support.symbols import FINDER_VERSION, MAX_FILE_BYTES, SUFFIXES, FileSymbols, symbols_of
 
 MAX_FILES = 20_000
 BATCH = 100
@@ -77,14 +77,14 @@ def _stamps(root: Path, found: Scan) -> dict[str, tuple[str, int]]:
         if len(stamps) == MAX_FILES:
             found.num_left_out += 1
             continue
-        stamps[entry.shown] = (f"{info.st_mtime_ns}-{info.st_size}", info.st_mtime_ns)
+        stamps[entry.shown] = (f"{FINDER_VERSION}-{info.st_mtime_ns}-{info.st_size}", info.st_mtime_ns)
     return stamps
 
 
 def _read(root: Path, batch: dict[str, str], store: SymbolStore | None, found: Scan, end: float) -> int:
     """How many of the batch time did not allow; one is always read."""
     contents = dict(_contents(root, batch))
-    hashes = {path: hashlib.sha256(data).hexdigest() for path, data in contents.items()}
+    hashes = {path: _digest(path, data) for path, data in contents.items()}
     known = {} if store is None else store.by_hash(list(hashes.values()))
     rows: list[tuple[str, str, str, str]] = []
     for path, digest in hashes.items():
@@ -98,6 +98,12 @@ def _read(root: Path, batch: dict[str, str], store: SymbolStore | None, found: S
     if store is not None:
         store.keep(rows)
     return len(hashes) - len(rows)
+
+
+def _digest(path: str, data: bytes) -> str:
+    """Of all that the symbols depend on."""
+    head = f"{FINDER_VERSION}{Path(path).suffix}\n".encode()
+    return hashlib.sha256(head + data).hexdigest()
 
 
 def _contents(root: Path, paths: Iterable[str]) -> Iterable[tuple[str, bytes]]:

@@ -10,6 +10,8 @@ from typing import Any
 
 from k3agent.tools.support.syntax import GRAMMARS, grammar_of, parsed
 
+# Raised with each change of what is found: symbols that were kept with another one are found anew.
+FINDER_VERSION = 1
 MAX_FILE_BYTES = 400_000
 MAX_DEFINITIONS = 300
 MAX_MENTIONS = 200

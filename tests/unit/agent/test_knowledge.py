@@ -81,6 +81,20 @@ def test_the_list_of_skills_keeps_to_its_room_and_its_bytes(tmp_path: Path) -> N
     assert len(warnings) == 1 and "none" in warnings[0]
 
 
+def test_a_skill_in_a_large_folder_is_loaded_with_a_few_of_its_files(tmp_path: Path) -> None:
+    skill(tmp_path, "big", "---\ndescription: what it is\n---\nText\n")
+    for number in range(150):
+        (tmp_path / "big" / f"d{number:03d}").mkdir()
+    (tmp_path / "big" / ".git").mkdir()
+    (tmp_path / "big" / ".git" / "config").write_text("")
+    (tmp_path / "big" / "d149" / "far.txt").write_text("")
+    (tmp_path / "big" / "d000" / "near.txt").write_text("")
+    (tmp_path / "big" / "d000" / "round").symlink_to(tmp_path / "big")
+    (found,) = load_skills([tmp_path], [])
+    assert "d000/near.txt" in found.loaded
+    assert ".git" not in found.loaded and "far.txt" not in found.loaded
+
+
 async def test_what_is_remembered_is_told_to_the_next_session(tmp_path: Path) -> None:
     first = await start(
         tmp_path,

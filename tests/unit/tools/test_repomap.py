@@ -106,6 +106,18 @@ def test_what_others_lean_on_comes_first(tmp_path: Path) -> None:
     assert "core.py:4" in places_of("basewid", found) and "Nothing is defined" in places_of("nowhere", found)
 
 
+def test_symbols_that_another_version_has_found_are_found_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, cache = tmp_path / "ws", SymbolCache(tmp_path)
+    write(root, a_dot_py="def first(): pass\n")
+    with monkeypatch.context() as older:
+        older.setattr(scanning, "FINDER_VERSION", 0)
+        older.setattr(scanning, "symbols_of", lambda name, data: FileSymbols((), ()))
+        assert not scan(root, cache, 60).files["a.py"].definitions
+    assert scan(root, cache, 60).files["a.py"].definitions
+
+
 def test_only_what_has_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, cache = tmp_path / "ws", SymbolCache(tmp_path)
     write(root, a_dot_py="def first(): pass\n", b_dot_py="def second(): pass\n", _dot_env="SECRET = 1")
