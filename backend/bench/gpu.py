@@ -87,7 +87,7 @@ def command_of(part: str, folder: Path, extra: Sequence[str]) -> list[str]:
 
 def _side_by_side() -> list[str]:
     """Tests spend most of their time compiling."""
-    return ["-n", "8"] if importlib.util.find_spec("xdist") is not None else []
+    return ["-n", "12"] if importlib.util.find_spec("xdist") is not None else []
 
 
 def run(part: str, folder: Path, extra: Sequence[str]) -> Outcome:

@@ -59,7 +59,7 @@ SESSIONS: dict[int, tuple[Step, ...]] = {
         _tune("mla", "mla_decode mla_prefill", 80, 6),
         _tune("packed", "moe_experts", 70, 8, "K3"),
         _tune("decode", "kda_decode", 30, 3),
-        Step("kernels", "kernels", ("--no-peers",), 110, kept=100),
+        Step("kernels", "kernels", ("--no-fla",), 120, kept=110),
     ),
     2: (
         Step("kimi-linear", "kimi-linear", ("--no-peers", "--points", "60"), 270),

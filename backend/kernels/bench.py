@@ -157,6 +157,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="shapes for a test of the command itself")
     parser.add_argument("--no-peers", action="store_true", help="only k3agent's own implementations")
+    parser.add_argument("--no-fla", action="store_true", help="not fla, which tunes itself for minutes")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--total", type=float, default=3600.0, help="seconds, at most (default: 3600)")
     parser.add_argument("--shape", default="", help="only cases whose shape contains this")
@@ -177,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no operation {', '.join(unknown)}. Known: {', '.join(cases.ops())}.", file=sys.stderr)
         return 2
     device = torch.device(options.device)
-    setting = Setting(device, options.tiny, not options.no_peers)
+    setting = Setting(device, options.tiny, not options.no_peers, not options.no_fla)
     rows: list[Row] = []
     ops, deadline = options.ops or cases.ops(), time.monotonic() + options.total
     for row in run(ops, setting, options.repeats, options.shape, deadline):

@@ -44,6 +44,8 @@ class Setting:
     """Shapes for a test, not for a measurement."""
     peers: bool = True
     """Also others' implementations, where they are installed."""
+    fla: bool = True
+    """Among these, fla's: it tunes itself at first, which takes minutes."""
 
 
 Maker = Callable[[Setting], Iterator[Case]]

@@ -137,7 +137,8 @@ def _kda_case(setting: Setting, model: Model, op: str, lengths: Sequence[int], e
         name: _Call(_kernel(op, name), (*parts, tables)) for name in names
     }
     inputs, weights, cache = parts
-    if setting.peers and setting.device.type == "cuda" and fla.is_installed() and not exports:
+    wants_fla = setting.peers and setting.fla and setting.device.type == "cuda"
+    if wants_fla and fla.is_installed() and not exports:
         states = cache.states[:count]
         is_decode = max(lengths) == 1
         calls["fla core only"] = (
