@@ -256,7 +256,17 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
             if deeper > indent and indent == 4:
                 found.append(Bug(index, line, " " * (indent + 4) + line.strip()))
     rng.shuffle(found)
-    return [bug for bug in found if bug.wrong != bug.right and bug.wrong.strip()]
+    return [
+        bug for bug in found if bug.wrong != bug.right and bug.wrong.strip() and not _multiplies_other(bug)
+    ]
+
+
+def _multiplies_other(bug: Bug) -> bool:
+    """Whether another name than before is multiplied in place: a list that a loop runs over would grow until
+    the memory is full.
+    """
+    right, wrong = (re.match(r"\s*(\w+) \*= ", line) for line in (bug.right, bug.wrong))
+    return bool(wrong) and (not right or right[1] != wrong[1])
 
 
 class TooManySteps(Exception):

@@ -14,7 +14,7 @@ from k3agent.backend.training.episodes.concepts import concepts, instantiate, ra
 from k3agent.backend.training.episodes.explain import explain_python
 from k3agent.backend.training.episodes.expressions import described_function
 from k3agent.backend.training.episodes.families.values import fit_value, split_value
-from k3agent.backend.training.episodes.mutate import find_bug, with_bug
+from k3agent.backend.training.episodes.mutate import candidates, find_bug, with_bug
 from k3agent.backend.training.episodes.outputs import Look
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.testruns import name_under_test, parse_run
@@ -48,6 +48,18 @@ def test_bugs_are_noticed() -> None:
         bug = find_bug(func, rng)
         if bug is not None:
             assert not same_results("\n".join(with_bug(func, bug).source()), func)
+
+
+def test_no_bug_lets_a_list_grow_while_a_loop_runs_over_it() -> None:
+    concept = next(item for item in concepts() if "product_all" in item.names)
+    for seed in range(60):
+        rng = random.Random(seed)
+        func = instantiate(concept, rng, Words(rng))
+        if func is None:
+            continue
+        for bug in candidates(func, rng):
+            if "*=" in bug.right and "*=" in bug.wrong:
+                assert bug.wrong.split("*=")[0] == bug.right.split("*=")[0], bug
 
 
 def test_class_bugs_are_noticed() -> None:
