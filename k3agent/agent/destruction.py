@@ -14,7 +14,7 @@ from pathlib import Path
 
 from k3agent.agent import git_rules
 from k3agent.agent.permissions import Action, Mode, Territory
-from k3agent.agent.shell_rules import Judge
+from k3agent.agent.shell_rules import MAX_FOLDERS, Judge
 from k3agent.agent.shell_syntax import ParsedCommand, SimpleCommand, Word, parse
 from k3agent.config.paths import repository_root
 from k3agent.store.filetree import IGNORED, REPOSITORY, SPECIAL, TOO_LARGE, UNREADABLE
@@ -103,7 +103,7 @@ class _Reading:
         if program in ("cd", "pushd"):
             target = next((word for word in words if word is not None and not word.startswith("-")), None)
             if target is not None:
-                self._bases += [base / target for base in self._bases]
+                self._enter(target)
         elif program == "git":
             self._read_git(simple)
         elif program in REMOVERS:
@@ -119,6 +119,14 @@ class _Reading:
             self._destroys(simple, self.threats_of(starts or (".",)))
         elif program == "rsync":
             self._destroys(simple, self.threats_of(words[-1:]))
+
+    def _enter(self, target: str) -> None:
+        """Each `cd` may double the folders; of many only the last one is followed."""
+        if len(self._bases) > 4 * MAX_FOLDERS:
+            return
+        last = self._bases if len(self._bases) <= MAX_FOLDERS else self._bases[-1:]
+        entered = [Path(os.path.normpath(base / target)) for base in last]
+        self._bases += [base for base in dict.fromkeys(entered) if base not in self._bases]
 
     def _destroys(self, simple: SimpleCommand, threats: Iterable[Threat]) -> None:
         self.destroyer = self.destroyer or simple.text

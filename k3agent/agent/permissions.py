@@ -169,7 +169,8 @@ class Territory:
         self._readable = tuple(folder.resolve() for folder in readable)
         user_home = environ.get("HOME")
         self.user_home = Path(user_home).resolve() if user_home else None
-        self._secret = () if self.user_home is None else tuple(self.user_home / name for name in SECRETS)
+        home_folder = self.user_home
+        self._secret = frozenset(home_folder / name for name in SECRETS) if home_folder else frozenset[Path]()
 
     def is_inside(self, path: Path) -> bool:
         return any(path.is_relative_to(root) for root in self.roots)
@@ -189,9 +190,8 @@ class Territory:
 
     def protected(self, path: Path, *, is_write: bool) -> str | None:
         """Why nobody may go there without being asked, or None."""
-        for secret in self._secret:
-            if path.is_relative_to(secret):
-                return f"{path} holds the user's secrets"
+        if not self._secret.isdisjoint((path, *path.parents)):
+            return f"{path} holds the user's secrets"
         # A workspace that lies inside the data folder (a throw-away one) is still a workspace.
         is_data = path.is_relative_to(self._data)
         if is_data and not (self.cwd.is_relative_to(self._data) and path.is_relative_to(self.cwd)):
@@ -375,6 +375,7 @@ class Permissions:
             verdicts += self._lifted(tool, judge.judge_redirects(simple.redirects))
         verdicts += self._lifted(tool, judge.judge_redirects(parsed.redirects))
         verdicts += self._lifted(tool, judge.judge_variables(parsed.assigned))
+        verdicts += self._lifted(tool, judge.judge_values(parsed))
         verdicts += self._lifted(tool, judge.judge_hidden(parsed.hidden))
         if not verdicts:
             return Verdict(action=Action.ALLOW, reason="an empty command", by="mode")

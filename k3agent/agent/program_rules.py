@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -174,7 +175,7 @@ def may_be_option(words: Sequence[Word]) -> bool:
 def landings(paths: Collection[Path]) -> list[Path]:
     """Where files may come to lie that are copied or moved into the folders among `paths`."""
     found: list[Path] = []
-    folders = [path for path in paths if path.is_dir()]
+    folders = [path for path in paths if os.path.isdir(path)]  # noqa: PTH112, as in is_there
     for path in paths:
         names = [path.name]
         with contextlib.suppress(OSError):
@@ -228,3 +229,8 @@ def runs_text(words: Sequence[Word]) -> bool:
         if word is None or not PLAIN_SHELL.fullmatch(word):
             return word is not None and re.fullmatch(r"-[efhluvxn]*c[efhluvxn]*", word) is not None
     return False
+
+
+def is_there(path: Path) -> bool:
+    """Path.exists raises for a name that is too long to be one, as a script of sed may be."""
+    return os.path.exists(path)  # noqa: PTH110

@@ -4,7 +4,7 @@ is for, and what they print of it is masked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from k3agent.agent.permissions import Territory
@@ -21,14 +21,29 @@ def shown(simple: SimpleCommand, resolve: Callable[[Word], list[Path]], territor
     """Why the user is to be asked, or None."""
     if simple.program not in SHOWERS:
         return None
-    words = [word.removeprefix("@") for word in simple.words[1:] if word is not None]
+    words = [word.removeprefix("@") for word in (*simple.words[1:], *simple.maybe) if word is not None]
     words += [word.partition("=")[2] for word in words if "=" in word]
-    words += [one.target for one in simple.redirects if one.operator == "<" and one.target is not None]
+    for one in simple.redirects:
+        if one.operator == "<":
+            words += one.maybe if one.target is None else [one.target]
     for word in words:
         if word.startswith("-"):
             continue
         for path in resolve(word):
             reason = territory.secret(path)
+            if reason is not None:
+                return reason
+    return None
+
+
+def protected(
+    words: Iterable[str], resolve: Callable[[Word], list[Path]], territory: Territory
+) -> str | None:
+    """Why the user is to be asked about places that words may name, through links too, or None."""
+    for word in words:
+        text = word.split("=", 1)[1] if word.startswith("-") and "=" in word else word
+        for path in () if text.startswith("-") else resolve(text.removeprefix("@")):
+            reason = territory.protected(path, is_write=False)
             if reason is not None:
                 return reason
     return None

@@ -14,9 +14,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from k3agent.agent import git_rules, program_rules, secret_rules
+from k3agent.agent import git_rules, program_rules, secret_rules, shell_values
 from k3agent.agent.permissions import Action, Mode, Territory, Verdict
-from k3agent.agent.program_rules import SETTING, asks_version, runs_text
+from k3agent.agent.program_rules import SETTING, asks_version, is_there, runs_text
 from k3agent.agent.shell_syntax import FOUND, SHELLS, ParsedCommand, Redirect, SimpleCommand, Word
 
 
@@ -104,6 +104,7 @@ TARGET_OPTIONS = ("-t", "--target-directory")
 LOOKS_LIKE_PATH = re.compile(r"(/|~|\.\./|[^\s:()'\"]+/)[^\s()'\"]*|\.\.")
 HARMLESS_ENV = re.compile(r"LC_\w+|LANG|LANGUAGE|TZ|NO_COLOR|COLUMNS|LINES|TERM|GIT_PAGER|CLICOLOR")
 MAX_MATCHES = 200
+MAX_FOLDERS = 16
 HARMLESS_TARGETS = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"))
 WRITING_OPERATORS = frozenset((">", ">>", "&>", "&>>", ">|", "<>", ">&"))
 
@@ -116,6 +117,7 @@ class Judge:
         self._mode = mode
         self._bases: list[Path] = [territory.cwd]
         self._stray = ""
+        self._resolved: dict[str, list[Path]] = {}
 
     def judge(self, simple: SimpleCommand, parsed: ParsedCommand) -> Verdict:
         """The command itself, without its redirections."""
@@ -132,6 +134,11 @@ class Judge:
         walled = [self._walled(why.format(name)) for name in names if name in DANGEROUS_ENV]
         return walled + [self._by_mode(why.format(name)) for name in names if SETTING.fullmatch(name)]
 
+    def judge_values(self, parsed: ParsedCommand) -> list[Verdict]:
+        """Protected places that variables may lead to: `x=~/.ssh; cd $x`."""
+        verdict = self._protected(shell_values.may_be(parsed.values))
+        return [] if verdict is None else [verdict]
+
     def judge_hidden(self, why: str) -> list[Verdict]:
         """A value that bash may run. The other modes trust that a command which only looks does so."""
         return [self._by_mode(why)] if why else []
@@ -142,13 +149,14 @@ class Judge:
         program = simple.program
         if program is None:
             return self._ask("which program it runs is known only at run time")
+        words = filter(None, (*simple.words[1:], *simple.maybe))
+        secret = self._protected(words)
+        if secret is not None:
+            return secret
         if program in parsed.functions and _is_only_function(simple):
             return _allow("a function of the command itself, whose body is judged")
         if program in ("cd", "pushd"):
             self._enter(simple)
-        secret = self._secret_word(simple)
-        if secret is not None:
-            return Verdict(action=Action.ASK, reason=secret, by="protection")
         shown = secret_rules.shown(simple, self._resolve, self._territory)
         if shown is not None:
             return self._ask(shown)
@@ -167,8 +175,7 @@ class Judge:
             case Mode.AUTO:
                 return _allow("auto mode runs commands inside the workspace")
             case Mode.PLAN:
-                reason = f"plan mode runs only commands that look, and {what} may change something"
-                return Verdict(action=Action.DENY, reason=reason, by="mode")
+                return self._ask(f"plan mode runs only commands that look, and {what} may change something")
             case _:
                 return self._ask(f"{what} needs approval in {self._mode} mode")
 
@@ -313,7 +320,7 @@ class Judge:
         if any(text in ("-b", "-B", "--orphan") for text in texts):
             return False
         return any(
-            text in (".", "*") or any(path.exists() for path in self._resolve(text))
+            text in (".", "*") or any(map(is_there, self._resolve(text)))
             for text in texts
             if text and not text.startswith("-")
         )
@@ -329,11 +336,14 @@ class Judge:
         if target is None or target == "-":
             self._stray = "a folder known only at run time"
             return
+        if len(self._bases) >= MAX_FOLDERS:  # each `cd` may double them
+            self._stray = f"one of more than {MAX_FOLDERS} folders"
+            return
         for path in self._resolve(target):
-            if path not in self._bases:
-                self._bases.append(path)
             if not self._territory.is_open_to_commands(path):
                 self._stray = str(path)
+        self._bases = list(dict.fromkeys((*self._bases, *self._resolve(target))))
+        self._resolved.clear()
 
     def _wrong_place(self, simple: SimpleCommand, program: str) -> Verdict | None:
         if self._stray:
@@ -387,7 +397,7 @@ class Judge:
                 if option in (TARGET_OPTIONS if copies else OUTPUT_OPTIONS):
                     return path
                 # A copy names what it reads; where it goes is judged by itself.
-                if not copies and not path.exists():
+                if not copies and not is_there(path):
                     return path
         return None
 
@@ -402,8 +412,8 @@ class Judge:
         if redirect.operator not in WRITING_OPERATORS:
             if target is not None and target.startswith(("/dev/tcp/", "/dev/udp/")):
                 return self._walled("it talks to the network")
-            secret = None if target is None else self._secret_path(target)
-            return None if secret is None else Verdict(action=Action.ASK, reason=secret, by="protection")
+            words = redirect.maybe if target is None else (target,)
+            return self._protected(words)
         if target is None:
             return self._ask("where it writes is known only at run time")
         if target in HARMLESS_TARGETS or (redirect.operator == ">&" and re.fullmatch(r"\d+-?|-", target)):
@@ -418,25 +428,12 @@ class Judge:
             return None
         return self._by_mode(f"writing {target}")
 
+    def _protected(self, words: Iterable[str]) -> Verdict | None:
+        reason = secret_rules.protected(words, self._resolve, self._territory)
+        return None if reason is None else Verdict(action=Action.ASK, reason=reason, by="protection")
+
     def _keeps_out(self, path: Path) -> str | None:
         return self._territory.protected(path, is_write=True) or self._territory.runs_later(path)
-
-    def _secret_word(self, simple: SimpleCommand) -> str | None:
-        for word in simple.words[1:]:
-            reason = None if word is None else self._secret_path(word)
-            if reason is not None:
-                return reason
-        return None
-
-    def _secret_path(self, word: str) -> str | None:
-        text = word.split("=", 1)[1] if word.startswith("-") and "=" in word else word
-        if "/" not in text and not text.startswith("~"):
-            return None
-        for path in self._resolve(text.removeprefix("@")):
-            reason = self._territory.protected(path, is_write=False)
-            if reason is not None:
-                return reason
-        return None
 
     def _paths(self, simple: SimpleCommand) -> Iterable[Path]:
         """Every word that may name a file, resolved from each folder the command may be in."""
@@ -448,7 +445,7 @@ class Judge:
                 if "=" not in word:
                     continue
                 word = word.split("=", 1)[1]
-            if skip_script and not any(path.exists() for path in self._resolve(word)):
+            if skip_script and not any(map(is_there, self._resolve(word))):
                 continue
             if simple.program == "dd":
                 word = word.removeprefix("of=")
@@ -459,12 +456,17 @@ class Judge:
     def _resolve(self, word: Word) -> list[Path]:
         if word is None:
             return []
+        if word not in self._resolved:
+            self._resolved[word] = self._resolve_anew(word)
+        return self._resolved[word]
+
+    def _resolve_anew(self, word: str) -> list[Path]:
         home = self._territory.user_home
         if word == "~" or word.startswith("~/"):
             word = (str(home) if home is not None else "/") + word[1:]
         try:
             found = [Path(os.path.realpath(base / word)) for base in self._bases]
-            if re.match(r"~[\w.+-]", word) and not any(path.exists() for path in found):
+            if re.match(r"~[\w.+-]", word) and not any(map(is_there, found)):
                 return [Path("/")]  # somebody's home, or the folder before the last `cd`
             if any(sign in word for sign in "*?["):
                 found += self._matches(word)

@@ -10,30 +10,40 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
-from k3agent.agent import shell_texts
+from k3agent.agent import shell_texts, shell_values
+from k3agent.agent.shell_wrappers import (
+    TEXT_OPTIONS,
+    WITH_OPERAND,
+    WITH_VALUE,
+    WITHOUT_VALUE,
+    Word,
+    after_options,
+    after_replacing,
+)
 
 MAX_DEPTH = 4
+MAX_COMMANDS = 2_000
 # The feeders of a command whose unknown words are nothing but what `find` has found.
 FOUND = ("find",)
-
-Word = str | None
-"""A word's text, or None when it depends on what is known only at run time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
+    """`maybe`: what an unknown target may be, as far as the command's text shows."""
+
     operator: str
     target: Word
+    maybe: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleCommand:
     """`words[0]` is the program. `is_fed`: its standard input comes from a pipe, here-document or file.
     `feeder`: the program before it in the pipe. `env`: names of variables set in front of it. `is_passed`:
-    another program runs it, so it cannot be one of the shell's functions.
+    another program runs it, so it cannot be one of the shell's functions. `maybe`: what its unknown words
+    may be, as far as the command's text shows.
     """
 
     words: tuple[Word, ...]
@@ -42,6 +52,7 @@ class SimpleCommand:
     feeders: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     is_passed: bool = False
+    maybe: tuple[str, ...] = ()
 
     @property
     def program(self) -> Word:
@@ -59,7 +70,8 @@ class SimpleCommand:
 @dataclass(slots=True)
 class ParsedCommand:
     """`problem` says why a command cannot be judged; then `commands` may be incomplete. `assigned`: names of
-    variables that it sets for all that follows. `hidden`: why a value may be run as a command, or "".
+    variables that it sets for all that follows; `values`: texts that it gives to variables. `hidden`: why a
+    value may be run as a command, or "".
     """
 
     commands: list[SimpleCommand] = field(default_factory=list)
@@ -68,6 +80,7 @@ class ParsedCommand:
     assigned: set[str] = field(default_factory=set)
     problem: str | None = None
     hidden: str = ""
+    values: shell_values.Values = field(default_factory=dict)
 
 
 @cache
@@ -102,11 +115,15 @@ def _parse_into(command: str, found: ParsedCommand, depth: int) -> None:
         found.problem = "a word goes on in the next line"
         return
     tree = _parser().parse(command.encode())
+    if shell_texts.is_deep(tree.root_node):
+        found.problem = "its parts are nested too deeply"
+        return
     if tree.root_node.has_error:
         found.problem = "the shell syntax is not understood"
     elif not shell_texts.are_all_seen(tree.root_node, command.encode()):
         found.problem = "it holds a command in a place that is not understood"
     found.hidden = found.hidden or shell_texts.hidden(tree.root_node)
+    shell_values.collect(tree.root_node, found.values)
     before = len(found.commands)
     _walk(tree.root_node, found, ())
     for simple in found.commands[before:]:
@@ -117,6 +134,9 @@ def _walk(node: Any, found: ParsedCommand, feeders: tuple[str, ...]) -> None:
     """Collect the simple commands below `node`. `feeders`: programs that write into this part's standard
     input.
     """
+    if len(found.commands) > MAX_COMMANDS:
+        found.problem = f"it holds more than {MAX_COMMANDS} commands"
+        return
     kind = node.type
     if kind == "pipeline":
         before = feeders
@@ -149,7 +169,7 @@ def _walk(node: Any, found: ParsedCommand, feeders: tuple[str, ...]) -> None:
         found.assigned |= {_word(child) or child.text.decode() for child in names}
     elif kind == "file_redirect":
         # Only those that hang below no statement come here: a function's, which are in force at each call.
-        found.redirects.append(_redirect(node))
+        found.redirects.append(_redirect(node, found))
     for child in node.named_children:
         _walk(child, found, feeders)
 
@@ -163,10 +183,15 @@ def _walk_parts_of_command(node: Any, found: ParsedCommand) -> None:
             _walk(child, found, ())
 
 
-def _redirect(node: Any) -> Redirect:
+def _redirect(node: Any, found: ParsedCommand) -> Redirect:
     operator = next((part.type for part in node.children if not part.is_named), ">")
     target = node.child_by_field_name("destination")
-    return Redirect(operator, None if target is None else _word(target))
+    word = None if target is None else _word(target)
+    return Redirect(operator, word, () if target is None or word is not None else _maybe(target, found))
+
+
+def _maybe(node: Any, found: ParsedCommand) -> tuple[str, ...]:
+    return shell_values.expand(node.text.decode("utf-8", "replace"), found.values)
 
 
 def _words_behind(node: Any) -> list[Word]:
@@ -188,7 +213,7 @@ def _walk_redirected(node: Any, found: ParsedCommand, feeders: tuple[str, ...]) 
         if child.type in ("file_redirect", "heredoc_redirect", "herestring_redirect"):
             operator = "<<"
             if child.type == "file_redirect":
-                redirects.append(_redirect(child))
+                redirects.append(_redirect(child, found))
                 behind += _words_behind(child)
                 operator = redirects[-1].operator
             behind += [_word(part) for part in child.children_by_field_name("argument")]
@@ -197,7 +222,7 @@ def _walk_redirected(node: Any, found: ParsedCommand, feeders: tuple[str, ...]) 
             for part in child.named_children:
                 # The grammar hangs what follows on the line of `<<EOF` below the here-document.
                 if part.type == "file_redirect":
-                    redirects.append(_redirect(part))
+                    redirects.append(_redirect(part, found))
                     behind += _words_behind(part)
                     _walk_inside(part, found)
                     continue
@@ -240,19 +265,27 @@ def _simple(
     words: list[Word] = []
     env: list[str] = []
     own: list[Redirect] = list(redirects)
+    maybe: tuple[str, ...] = ()
     for child in node.named_children:
         if child.type == "variable_assignment":
             name = child.child_by_field_name("name")
             env.append("" if name is None else name.text.decode())
         elif child.type in ("file_redirect",):
-            own.append(_redirect(child))
+            own.append(_redirect(child, found))
         elif child.type in ("heredoc_redirect", "herestring_redirect"):
             feeders = (*feeders, "<")
         elif child.type == "command_name":
             words.append(_word(child.named_children[0]) if child.named_children else child.text.decode())
         elif child.type != "comment":
-            words.append(_word(child))
-    return SimpleCommand(tuple(words), tuple(own), bool(feeders), feeders, tuple(env))
+            # The grammar parts `$x/$a$b/y` before the `b`; to the shell it is one word.
+            before = child.prev_sibling if words else None
+            is_parted = before is not None and before.end_byte == child.start_byte
+            word = None if is_parted else _word(child)
+            words[-1 if is_parted else len(words) :] = [word]
+            if word is None and len(maybe) < MAX_COMMANDS:
+                text = child.text if before is None or not is_parted else before.text + child.text
+                maybe += shell_values.expand(text.decode("utf-8", "replace"), found.values)
+    return SimpleCommand(tuple(words), tuple(own), bool(feeders), feeders, tuple(env), maybe=maybe)
 
 
 def _word(node: Any) -> Word:
@@ -260,7 +293,7 @@ def _word(node: Any) -> Word:
     kind = node.type
     text: str = node.text.decode("utf-8", "replace")
     if kind in ("number", "word", "extglob_pattern", "regex"):
-        if re.search(r"(?<!\\)[{}]", text) and re.search(r"\{[^}]*(,|\.\.)[^}]*\}", text):
+        if re.search(r"(?<!\\)[{}]", text) and shell_texts.is_braced(text):
             return None
         return re.sub(r"\\(.)", r"\1", text.replace("\\\n", ""), flags=re.DOTALL)
     if kind == "raw_string":
@@ -279,7 +312,7 @@ def _word(node: Any) -> Word:
         if any(piece is None for piece in pieces):
             return None
         joined = "".join(piece or "" for piece in pieces)
-        return None if re.search(r"\{[^}]*(,|\.\.)[^}]*\}", text) else joined
+        return None if shell_texts.is_braced(text) else joined
     if kind == "command_name" and node.named_children:
         return _word(node.named_children[0])
     if kind in ("{", "}", "[", "]", "=", "=="):
@@ -289,72 +322,6 @@ def _word(node: Any) -> Word:
 
 _SPLIT_WORD = re.compile(r"""[\w"'./~$)}-]\\\n[\w"'./~$({-]""")
 _HOME = re.compile(r'"?\$(HOME\b|\{HOME\})"?(?=/|"?$)')
-# Programs that run another command: how many of their own words come first is found by skipping options.
-_WITH_VALUE = {
-    "env": {"-u", "-C", "-S", "-a", "--unset", "--chdir", "--argv0"},
-    "nice": {"-n", "--adjustment"},
-    "timeout": {"-s", "-k", "--signal", "--kill-after"},
-    "xargs": {
-        *("-I", "-n", "-P", "-L", "-d", "-a", "-E", "-s", "--max-args", "--max-procs", "--max-chars"),
-        *("--delimiter", "--arg-file", "--process-slot-var"),
-    },
-    "time": {"-o", "-f", "--output", "--format"},
-    "stdbuf": {"-i", "-o", "-e", "--input", "--output", "--error"},
-    "ionice": {"-c", "-n", "--class", "--classdata"},
-    "nohup": set(),
-    "setsid": set(),
-    "command": set(),
-    "builtin": set(),
-    "exec": {"-a"},
-    "busybox": set(),
-    "unbuffer": set(),
-    "watch": {"-n", "--interval"},
-    "flock": {"-w", "-E"},
-    "chrt": set(),
-    "parallel": {"-j", "--jobs"},
-    "coproc": set(),
-    "strace": {"-o", "-e", "-p", "-s", "-u", "-E", "-P"},
-    "ltrace": {"-o", "-e", "-p", "-s", "-u", "-n"},
-    "taskset": set(),
-    "setarch": set(),
-    "linux32": set(),
-    "linux64": set(),
-    "prlimit": set(),
-    "numactl": {"-N", "-m", "-C"},
-    "catchsegv": set(),
-}
-# Options without a value, or with one in the same word, of those that are harmless where what they run is so.
-# With any other option it is not known which word is the program.
-_WITHOUT_VALUE = {
-    "env": r"-[i0v]+|--(ignore-environment|null|debug|(block|default|ignore)-signal)",
-    "nice": r"--?\d+",
-    "timeout": r"-[fpv]+|--(foreground|preserve-status|verbose)",
-    "xargs": r"-[0rtxpo]+|-[0rtxpo]*[ile].*|--(null|no-run-if-empty|verbose|exit|interactive|replace|eof)",
-    "time": r"-[pavq]+|--(portability|append|verbose|quiet)",
-    "stdbuf": "",
-    "ionice": r"-t|--ignore",
-    "nohup": "",
-    "setsid": r"-[cfw]+|--(ctty|fork|wait)",
-    "command": r"-[pvV]+",
-    "builtin": "",
-    "exec": r"-[cl]+",
-    "busybox": "",
-    "unbuffer": r"-p",
-    "watch": r"-[bcdegtxpw]+|--(beep|color|differences|errexit|chgexit|no-title|exec|precise|no-wrap)",
-    "chrt": r"-[abdfior]+",
-    "coproc": "",
-}
-_WITH_OPERAND = frozenset({"timeout", "flock", "taskset", "setarch"})
-# Options that carry a command as one text.
-_TEXT_OPTIONS = {
-    "script": ("-c", "--command"),
-    "flock": ("-c", "--command"),
-    "mapfile": ("-C",),
-    "readarray": ("-C",),
-    "complete": ("-C",),
-    "compgen": ("-C",),
-}
-_RUNS_TEXT = re.compile(r"-[a-z]*c[a-z]*")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
 
 
@@ -367,48 +334,38 @@ def _follow(simple: SimpleCommand, found: ParsedCommand, depth: int) -> None:
     _follow_text(simple, found, depth)
     if program == "watch":
         # A shell gets its words as one text.
-        texts = _after_options(rest, _WITH_VALUE[program], None)
+        texts = after_options(rest, WITH_VALUE[program], None)
         if None in texts:
             found.problem = "watch runs a text that is known only at run time"
         _parse_into(" ".join(text or "" for text in texts), found, depth + 1)
     if program in SHELLS or program == "eval":
         _follow_shell(simple, found, depth)
     elif program == "find":
-        _follow_find(rest, found, depth)
-    elif program in _WITH_VALUE:
+        _follow_find(rest, simple.maybe, found, depth)
+    elif program in WITH_VALUE:
         env = simple.env
-        words = _after_options(rest, _WITH_VALUE[program], _WITHOUT_VALUE.get(program))
-        if program in _WITH_OPERAND and words:
+        words = after_options(rest, WITH_VALUE[program], WITHOUT_VALUE.get(program))
+        if program in WITH_OPERAND and words:
             words = words[1:]
         if program == "env":
             words, names = _after_variables(rest, words, found)
             env = (*env, *names)
         if program == "xargs":
-            words = _after_replacing(rest, words)
+            words = after_replacing(rest, words)
         if words:
             feeders = () if program == "xargs" else simple.feeders
-            _add(SimpleCommand(words, (), bool(feeders), feeders, env, True), found, depth)
+            passed = SimpleCommand(words, (), bool(feeders), feeders, env, True, simple.maybe)
+            _add(passed, found, depth)
 
 
-def _follow_find(rest: tuple[Word, ...], found: ParsedCommand, depth: int) -> None:
+def _follow_find(rest: tuple[Word, ...], maybe: tuple[str, ...], found: ParsedCommand, depth: int) -> None:
     for index, word in enumerate(rest):
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
             stop = next((at for at in range(index + 1, len(rest)) if rest[at] in (";", "+")), len(rest))
             inner = rest[index + 1 : stop]
             words = tuple(None if part is None or "{}" in part else part for part in inner)
             feeders = ("find", "?") if None in inner else FOUND
-            _add(SimpleCommand(words, (), False, feeders, (), True), found, depth)
-
-
-def _after_replacing(rest: tuple[Word, ...], words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """What `xargs` runs. The words from the pipe are not known, at the end or where -I puts them."""
-    own = rest[: len(rest) - len(words)]
-    marks = ["{}"] if any(re.match(r"-i|--replace", word or "") for word in own) else []
-    marks += [word[2:] for word in own if word and word.startswith("-I") and len(word) > 2]
-    marks += [mark or "" for word, mark in pairwise(own) if word == "-I"]
-    if marks:
-        return tuple(None if word is None or any(mark in word for mark in marks) else word for word in words)
-    return (*words, None) if words else ()
+            _add(SimpleCommand(words, (), False, feeders, (), True, maybe), found, depth)
 
 
 def _after_variables(
@@ -433,7 +390,7 @@ def _follow_text(simple: SimpleCommand, found: ParsedCommand, depth: int) -> Non
     texts: list[Word] = []
     if program == "trap":
         texts = [word for word in rest if word is None or not word.startswith("-")][:1]
-    for option in _TEXT_OPTIONS.get(program, ()):
+    for option in TEXT_OPTIONS.get(program, ()):
         for index, word in enumerate(rest):
             if word is None or not word.startswith("-"):
                 continue
@@ -470,24 +427,6 @@ def _follow_shell(simple: SimpleCommand, found: ParsedCommand, depth: int) -> No
         found.problem = f"{simple.program} runs a text that is known only at run time"
         return
     _parse_into(script, found, depth + 1)
-
-
-def _after_options(words: tuple[Word, ...], with_value: set[str], without: str | None) -> tuple[Word, ...]:
-    """What follows the options; an unknown program where one is not in `with_value`, nor like `without`."""
-    letters = "".join(name[1] for name in with_value if len(name) == 2)
-    attached = rf"-[{letters}].+" if letters else r"(?!)"
-    index = 0
-    while index < len(words):
-        word = words[index]
-        if word == "--":
-            return words[index + 1 :]
-        if word is None or not word.startswith("-") or word == "-":
-            return words[index:]
-        is_clear = re.fullmatch(rf"{without}|{attached}|--[a-z-]+=.*", word, re.DOTALL)
-        if without is not None and word not in with_value and not is_clear:
-            return (None,)
-        index += 2 if word in with_value else 1
-    return ()
 
 
 def _add(simple: SimpleCommand, found: ParsedCommand, depth: int) -> None:

@@ -6,6 +6,7 @@ Bash runs what stands in the subscript of a name (`test -v 'a[$(id)]'`), in a va
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,7 @@ TEXTS = ("raw_string", "comment", "ansi_c_string")
 ARITHMETIC = ("arithmetic_expansion", "test_command", "subscript", "c_style_for_statement", "expansion")
 # What may stand between a program such as `env` and the one that it runs.
 PASSED = re.compile(r"-|\d|\w+=")
+MAX_LEVELS = 500
 NUMBER = re.compile(r"[-+]?\d*")
 
 
@@ -50,13 +52,43 @@ def are_all_seen(root: Any, command: bytes) -> bool:
             starts |= {node.start_byte, node.end_byte - 1}
         elif node.type in TEXTS or (node.type == "heredoc_body" and _is_quoted(node)):
             texts.append((node.start_byte, node.end_byte))
+    texts.sort()
+    begins = [start for start, _ in texts]
     for match in STARTS.finditer(command):
         at = match.start()
-        before = command[:at]
-        is_escaped = (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
-        if at not in starts and not is_escaped and not any(start <= at < end for start, end in texts):
+        if at in starts or _is_escaped(command, at):
+            continue
+        # A text holds no other text, so that only the last one that begins before can be around it.
+        text = bisect.bisect_right(begins, at) - 1
+        if text < 0 or at >= texts[text][1]:
             return False
     return True
+
+
+def _is_escaped(command: bytes, at: int) -> bool:
+    before = at
+    while before and command[before - 1] == ord("\\"):
+        before -= 1
+    return (at - before) % 2 == 1
+
+
+def is_deep(root: Any) -> bool:
+    """Whether looking at each part with all that it holds would take too long."""
+    level = [root]
+    for _ in range(MAX_LEVELS):
+        level = [child for node in level for child in node.children]
+        if not level:
+            return False
+    return True
+
+
+def is_braced(text: str) -> bool:
+    """Whether the shell makes several words of it: `{a,b}`, `{1..9}`. One look, however many braces."""
+    for part in text.split("}")[:-1]:
+        at = part.find("{")
+        if at >= 0 and ("," in part[at:] or ".." in part[at:]):
+            return True
+    return False
 
 
 def _is_quoted(body: Any) -> bool:

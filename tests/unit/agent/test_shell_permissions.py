@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from support.judge import Judge
 
+from k3agent.agent.destruction import effects_of
 from k3agent.agent.permissions import Action, Mode
 from k3agent.agent.shell_syntax import parse
+from k3agent.agent.shell_texts import is_braced
 from k3agent.tools.base import Access
 
 LOOKING = [
@@ -570,3 +574,110 @@ def test_what_the_sandbox_makes_private_or_lets_through_is_not_asked_about(judge
 )
 def test_a_command_that_cannot_be_read_to_its_end_cannot_be_judged(command: str) -> None:
     assert parse(command).problem
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "x=~/.ssh/id_rsa; cat $x",
+        'x=~/.ssh; cat "$x/config"',
+        "x=.ssh; cat ~/${x}/config",
+        "a=.s b=sh; cat $HOME/$a$b/config",
+        "x=~/.ssh; y=$x/config; head -3 $y",
+        "x=(~/.ssh/config); cat ${x[0]}",
+        "for f in ~/.ssh/config; do cat $f; done",
+        "set -- ~/.ssh/config; cat $1",
+        "read x <<< ~/.ssh/config; cat $x",
+        "f() { cat $1; }; f ~/.ssh/config",
+        "cat ~/.ss{h,}/config",
+        "cat ${x:-~/.ssh/config}",
+        "x=~/.ssh/config; cat < $x",
+        "cd ~; cd .ssh; cat config",
+        "f=.env; cat $f",
+        "f=env; cat .$f",
+        "e=.env; base64 < $e",
+        "e=.env; timeout 3 cat $e",
+        "cat link",
+    ],
+)
+@pytest.mark.parametrize("mode", ["default", "auto"])
+def test_a_secret_behind_a_variable_is_asked_about(judge: Judge, command: str, mode: str) -> None:
+    (judge.cwd / "link").symlink_to(judge.root / "user/.ssh/id_rsa")
+    assert judge.shell(command, mode) is Action.ASK
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "x=src; cat $x/a.py",
+        "for f in *.py; do cat $f; done",
+        "x=~/notes; ls $x",
+        "cat {a,b}.py",
+        "x='$x'; cat $x",
+        "x=$y; y=$x; cat $x $y",
+    ],
+)
+def test_other_variables_are_not_asked_about(judge: Judge, command: str) -> None:
+    assert judge.shell(command, "default") is Action.ALLOW
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "; ".join(f"cd a{at}" for at in range(60)) + "; touch x",
+        "cd a; " * 1500 + "touch x",
+        "a | " * 9000 + "b",
+        "echo $(a) " * 9000,
+    ],
+)
+def test_many_folders_or_commands_are_asked_about_and_not_followed_for_ever(
+    judge: Judge, command: str
+) -> None:
+    assert judge.shell(command, "auto") in (Action.ASK, Action.ALLOW)
+    places = effects_of(command, judge.permissions("auto").territory)
+    assert len(places.threats) < 1000
+    assert judge.shell(command, "default") is Action.ASK
+
+
+@pytest.mark.parametrize("part", ["{a", "{", "$(a", "\\`", "'`'", "{a,", "${x:-", "$x", "<(", "\\"])
+def test_a_long_command_is_read_in_one_go(part: str) -> None:
+    """Four times the length may not cost sixteen times the steps."""
+    steps = []
+    for size in (5_000, 20_000):
+        command = "cat > f <<EOF\n" + part * (size // len(part)) + "\nEOF\necho " + part * (size // len(part))
+        count = 0
+
+        def step(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(step)
+        try:
+            parse(command)
+        finally:
+            sys.setprofile(None)
+        steps.append(count)
+    assert steps[1] < 8 * steps[0] + 10_000
+
+
+@pytest.mark.parametrize("text", ["{" * 200_000, "{a" * 100_000, "{" + "," * 200_000, "{,}" * 50_000])
+def test_braces_are_found_in_one_look(text: str) -> None:
+    started = time.process_time()
+    is_braced(text)
+    # The square of the length would be minutes.
+    assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("{a,b}", True), ("{1..3}", True), ("{a}", False), ("a,b}", False), ("{a,b", False), ("{}{a,}", True)],
+)
+def test_what_braces_make_several_words(text: str, expected: bool) -> None:
+    assert is_braced(text) is expected
+
+
+def test_a_word_too_long_for_a_name_is_judged_as_any_other(judge: Judge) -> None:
+    script = "s/a/b/;" * 100
+    assert judge.shell(f"sed -i '{script}' a.py", "default") is Action.ASK
+    assert judge.shell(f"cp a.py {'x' * 300}", "default") is Action.ASK
+    assert judge.shell(f"git checkout {'x' * 300}", "auto") is Action.ALLOW
