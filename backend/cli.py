@@ -43,7 +43,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         found = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
         near = difflib.get_close_matches(found[1], list(self._option_string_actions), 1) if found else []
-        super().error(f"{message}; did you mean {near[0]}?" if near else message)
+        said = f"{message}; did you mean {near[0]}?" if near else f"{message}."
+        print(f"{self.prog}: {said} See {self.prog} --help.", file=sys.stderr)
+        sys.exit(2)
 
 
 def byte_size(text: str) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from k3agent.backend.cli import Parser
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError
 from k3agent.backend.handover import vllm
@@ -40,7 +41,7 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20}
 
 def parser() -> argparse.ArgumentParser:
     """The flags of `k3agent plan`."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="k3agent plan",
         description="what a model needs in memory, and what fits on which GPUs",
         allow_abbrev=False,

@@ -49,7 +49,7 @@ commands:
 
   -p PROMPT     the same as: k3agent run PROMPT
   --version     print the version
-  --help        print this
+  --help        print this; help COMMAND: its flags
 
 Without a provider or an API key, the embedded model runs here, offline.
 Example: k3agent run "run the tests and fix what fails" --check "pytest -q"
@@ -60,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the `k3agent` program; returns the exit code."""
     _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] in (["--version"], ["-V"]):
+    if arguments[:1] == ["help"] and arguments[1:2] and arguments[1] in COMMANDS:
+        arguments = [*arguments[1:], "--help"]
+    if arguments[:1] in (["--version"], ["-V"], ["version"]):
         print(f"k3agent {__version__}")
         return 0
     if arguments[:1] in (["--help"], ["-h"], ["help"]):

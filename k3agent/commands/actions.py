@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from k3agent.headless.arguments import Parser, nearest_of
+from k3agent.headless.arguments import Parser, nearest_of, parser_of
 
 
 class ActionParser(Parser):
@@ -26,18 +28,38 @@ def find_action(
     """
     if default and (not argv or (argv[0].startswith("-") and argv[0] not in {"-h", "--help"})):
         return actions[default], argv
-    parser = ActionParser(
-        name, f"{description}: {', '.join(actions)}; k3agent {name} ACTION --help shows its flags"
-    )
+    parser = ActionParser(name, f"{description}; k3agent {name} ACTION --help shows the flags of one")
     parser.actions = actions
     if not argv or argv[0] in {"-h", "--help"}:
-        parser.add_argument("action", choices=list(actions), help="what to do")
+        parser.add_argument("action", choices=list(actions), metavar="ACTION", help="what to do: see below")
         if argv:
+            parser.formatter_class = argparse.RawDescriptionHelpFormatter
+            width = max(map(len, actions))
+            rows = [f"  {action:<{width}}  {text}" for action, text in summaries_of(actions).items()]
+            parser.epilog = "\n".join(["actions:", *rows])
             parser.parse(argv[:1])
         parser.error(f"name one of: {', '.join(actions)}.")
     if argv[0] not in actions:
         parser.error(f"unknown action {argv[0]!r}.{nearest_of(argv[0], actions)}")
     return actions[argv[0]], argv[1:]
+
+
+def parsers_of(actions: dict[str, Callable[..., int]]) -> dict[str, Parser]:
+    """The parser of each action. Some actions are given the session store first; they parse before they look
+    at it.
+    """
+
+    def empty(function: Callable[..., int]) -> Callable[[], int]:
+        needs_store = len(inspect.signature(function).parameters) == 2
+        return partial(function, None, []) if needs_store else partial(function, [])
+
+    return {action: parser_of(empty(function)) for action, function in actions.items()}
+
+
+def summaries_of(actions: dict[str, Callable[..., int]]) -> dict[str, str]:
+    """The first sentence of what each action is for."""
+    made = parsers_of(actions)
+    return {name: (one.description or "").partition(". ")[0].rstrip(".") for name, one in made.items()}
 
 
 def add_scope(

@@ -16,7 +16,7 @@ from k3agent.config.paths import (
     user_config,
 )
 from k3agent.config.places import trust_folder
-from k3agent.config.settings import PROVIDER_SPECS, SPECS, Settings, load_settings
+from k3agent.config.settings import PROVIDER_SPECS, SPECS, Settings, load_settings, parse_text
 from k3agent.config.trust import covered, set_trust
 from k3agent.errors import ConfigError
 from k3agent.headless.arguments import Parser, nearest_of
@@ -90,6 +90,7 @@ def _config_get(argv: Sequence[str]) -> int:
 
 
 def _config_set(argv: Sequence[str]) -> int:
+    from k3agent.agent.permissions import Mode, check_rules  # lazy, like the others: only to set
     from k3agent.config.edit import set_value
 
     parser = Parser("config set", "Write one value into your file, or the repository's.")
@@ -100,6 +101,8 @@ def _config_set(argv: Sequence[str]) -> int:
     from k3agent.providers.registry import BUNDLED_NAME, PROVIDERS  # lazy: only to set
 
     path = _file(is_local=args.local)
+    if args.key in {"allow", "deny"}:
+        check_rules(Mode.DEFAULT, parse_text(SPECS[args.key], args.value, args.key))
     set_value(path, args.key, args.value)
     print(f"{args.key} is set in {path}")
     known = [*PROVIDERS, BUNDLED_NAME, *load_settings().providers]

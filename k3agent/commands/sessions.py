@@ -17,7 +17,7 @@ from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
 from k3agent.events import TurnEnded
 from k3agent.export import FORMATS, export_session, row_to_dict
-from k3agent.headless.arguments import Parser
+from k3agent.headless.arguments import Parser, check_file
 from k3agent.headless.output import print_foreign
 from k3agent.store.records import SessionRow
 from k3agent.store.sessions import SessionStore
@@ -157,6 +157,7 @@ def _export(store: SessionStore, argv: Sequence[str]) -> int:
         "-o", dest="file", type=Path, metavar="FILE", help="into FILE instead of standard output"
     )
     args = parser.parse(argv)
+    check_file(parser, "-o", args.file)
     row = _row(store, args.id)
     text = export_session(row, store.messages(row.id), args.format, store.compactions(row.id))
     if args.file is None:

@@ -12,7 +12,7 @@ from k3agent.agent.tasks import PlanStep, TaskGraph, TaskNode, load_goals, load_
 from k3agent.commands.actions import find_action
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
-from k3agent.headless.arguments import Parser
+from k3agent.headless.arguments import Parser, positive_int
 from k3agent.headless.output import print_foreign
 from k3agent.store.sessions import SessionStore
 from k3agent.types import JsonObject, Origin, SessionId
@@ -69,7 +69,7 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
 def _show(store: SessionStore, argv: Sequence[str]) -> int:
     parser = Parser("tasks show", "A task: its brief, state, budget, evidence and answer.")
     parser.add_argument("id", metavar="ID", help="the session's id, or its beginning")
-    parser.add_argument("number", nargs="?", type=int, metavar="N", help="the task (default: all)")
+    parser.add_argument("number", nargs="?", type=positive_int, metavar="N", help="the task (default: all)")
     parser.add_argument("--json", action="store_true", help="one JSON array")
     args = parser.parse(argv)
     session_id = _session(store, args.id)

@@ -11,7 +11,7 @@ from pathlib import Path
 from k3agent.agent.undo import Preview, Undo, described
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
-from k3agent.headless.arguments import Parser
+from k3agent.headless.arguments import Parser, positive_int
 from k3agent.safety.visible import clean
 from k3agent.store.sessions import SessionStore
 from k3agent.types import SessionId
@@ -24,7 +24,7 @@ def undo(argv: Sequence[str]) -> int:
         "Restore files to what they were before a step; without --to: before the last step that changed any."
         " It says first what it will change, and is a step itself, so it can be undone.",
     )
-    parser.add_argument("--to", type=int, metavar="STEP", help="the files as they were before this step")
+    parser.add_argument("--to", type=positive_int, metavar="STEP", help="files as they were before this step")
     parser.add_argument("--list", action="store_true", help="the steps, and change nothing")
     parser.add_argument("--dry-run", action="store_true", help="what would change, and change nothing")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -33,6 +33,8 @@ def undo(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="--list or --dry-run as JSON")
     args = parser.parse(argv)
+    if args.json and not (args.list or args.dry_run):
+        parser.error("--json goes with --list or --dry-run.")
     store = SessionStore(data_home(os.environ))
     try:
         session_id = store.resolve(args.session) if args.session else _newest(store)

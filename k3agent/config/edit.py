@@ -30,14 +30,16 @@ def set_value(path: Path, key: str, text: str) -> None:
 
 
 def remove_value(path: Path, key: str) -> bool:
-    """Take a key out; whether it was there. Raises ConfigError."""
-    _item(key)
+    """Take a key out; whether it was there. A key that is not known can be taken out, too. Raises
+    ConfigError.
+    """
     document = _read(path)
     table: Any = document
     *groups, name = key.split(".")
     for group in groups:
-        table = table.get(group, {})
-    if name not in table:
+        table = table.get(group, {}) if isinstance(table, dict) else {}
+    if not isinstance(table, dict) or name not in table:
+        _item(key)
         return False
     del table[name]
     _write(path, document)

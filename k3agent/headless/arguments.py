@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import NoReturn
 
 _stops_at_parse: ContextVar[bool] = ContextVar("stops_at_parse", default=False)
@@ -75,6 +76,16 @@ def parser_of(command: Callable[[], object]) -> Parser:
     finally:
         _stops_at_parse.reset(token)
     raise RuntimeError(f"{command} ended without a check of its arguments; it must call Parser.parse first")
+
+
+def check_file(parser: Parser, flag: str, file: Path | None) -> None:
+    """Ends with a usage error where a file that is to be written cannot be."""
+    if file is None:
+        return
+    if file.is_dir():
+        parser.error(f"{flag} {file}: it is a folder; name a file.")
+    if not file.absolute().parent.is_dir():
+        parser.error(f"{flag} {file}: its folder is not there.")
 
 
 def positive_int(text: str) -> int:

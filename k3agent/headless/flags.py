@@ -16,7 +16,7 @@ from k3agent.config.keys import with_stored_keys
 from k3agent.config.paths import data_home
 from k3agent.config.settings import SANDBOXES, Settings, load_settings
 from k3agent.errors import ConfigError
-from k3agent.headless.arguments import Parser, natural_int, positive_float, positive_int
+from k3agent.headless.arguments import Parser, check_file, natural_int, positive_float, positive_int
 
 
 def run_parser() -> Parser:
@@ -271,10 +271,7 @@ def _check_paths(parser: Parser, args: Namespace) -> None:
         if not folder.expanduser().is_dir():
             parser.error(f"--add-dir {folder}: no such folder.")
     for flag, file in (("-o", args.answer_file), ("--receipt", args.receipt)):
-        if file is not None and file.is_dir():
-            parser.error(f"{flag} {file}: it is a folder; name a file.")
-        if file is not None and not file.absolute().parent.is_dir():
-            parser.error(f"{flag} {file}: its folder is not there.")
+        check_file(parser, flag, file)
 
 
 def _time(text: str) -> datetime:

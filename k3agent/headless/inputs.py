@@ -104,8 +104,10 @@ def read_schema(path: Path) -> JsonObject:
 
     try:
         schema = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--json-schema {path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"--json-schema {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--json-schema {path} is no JSON: {error}") from error
     if not isinstance(schema, dict):
         raise ConfigError(f"--json-schema {path}: the root is no object")
     try:

@@ -36,7 +36,8 @@ def report(
 ) -> str:
     """Whole sentences. `session_id` is '' and `profile` None where no session was begun."""
     what = detail or outcome.value
-    sentences = [f"{_HEADS.get(outcome, 'Not finished')}: {what.rstrip('.')}."]
+    end = "" if what.endswith(("?", "!")) else "."
+    sentences = [f"{_HEADS.get(outcome, 'Not finished')}: {what.rstrip('.')}{end}"]
     if not session_id:
         return sentences[0]
     if receipt.denials and outcome is TurnOutcome.PERMISSION:

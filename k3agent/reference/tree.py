@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from k3agent.cli import COMMANDS, command_of, terminal_ui
-from k3agent.commands.actions import ActionParser
+from k3agent.commands.actions import ActionParser, parsers_of, summaries_of
 from k3agent.headless.arguments import parser_of
 
 
@@ -84,19 +83,10 @@ def _command(name: str, summary: str) -> Iterator[Place]:
     if not isinstance(parser, ActionParser):
         yield _place((name,), summary, parser)
         return
-    below = {action: parser_of(_with_arguments(function)) for action, function in parser.actions.items()}
-    actions = {
-        action: (made.description or "").partition(". ")[0].rstrip(".") for action, made in below.items()
-    }
+    below, actions = parsers_of(parser.actions), summaries_of(parser.actions)
     yield _place((name,), summary, parser, actions)
     for action, made in below.items():
         yield _place((name, action), made.description or "", made)
-
-
-def _with_arguments(function: Callable[..., int]) -> Callable[[], int]:
-    """Some actions are given the session store first; they parse before they look at it."""
-    needs_store = len(inspect.signature(function).parameters) == 2
-    return partial(function, None, []) if needs_store else partial(function, [])
 
 
 def _resume(root: ArgumentParser, summary: str) -> Place:

@@ -77,6 +77,11 @@ def test_version_and_help(capsys) -> None:
         (("fix the tests",), "k3agent run"),
         (("frobnicate", "it"), "A prompt of several words needs quotes."),
         (("--modle", "x"), "Did you mean --model? See k3agent --help."),
+        (("undo", "--to", "x"), "'x' is no whole number"),
+        (("undo", "--json"), "--list or --dry-run"),
+        (("tasks", "show", "a", "x"), "'x' is no whole number"),
+        (("sessions", "export", "a", "-o", "/no/such/folder/f"), "-o /no/such/folder/f: its folder is not"),
+        (("plan", "--gpus", "x"), "did you mean --gpu? See k3agent plan --help."),
         (("run", "x", "--max-turns"), "expected one argument. See k3agent run --help."),
     ],
 )
@@ -111,6 +116,29 @@ def test_config_round_trip(capsys) -> None:
     assert listed["limits.max_turns"]["value"] == 9
     assert listed["limits.max_turns"]["origin"].endswith("config.toml")
     assert listed["model"] == {"value": "", "origin": "default"}
+
+
+@pytest.mark.parametrize("words", [("help", "sessions"), ("sessions", "--help")])
+def test_help_of_a_command_tells_what_each_action_is_for(capsys, words: tuple[str, ...]) -> None:
+    assert run(*words) == 0
+    out = capsys.readouterr().out
+    assert "  uncompact  Undo the newest compaction: the whole conversation goes on\n" in out
+
+
+def test_help_and_version_as_words(capsys) -> None:
+    assert run("help", "sessions", "list") == 0
+    assert capsys.readouterr().out.startswith("usage: k3agent sessions list")
+    assert run("version") == 0
+    assert capsys.readouterr().out == f"k3agent {__version__}\n"
+
+
+def test_a_wrong_key_can_be_taken_out_and_a_wrong_rule_is_not_put_in(capsys, tmp_path) -> None:
+    file = tmp_path / "config" / "k3agent" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('modle = "x"\n')
+    assert run("config", "unset", "modle") == 0 and file.read_text() == ""
+    assert run("config", "set", "deny", "((") == 52
+    assert "is not understood" in capsys.readouterr().err and file.read_text() == ""
 
 
 def test_config_unset(capsys) -> None:

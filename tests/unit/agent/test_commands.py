@@ -64,7 +64,9 @@ def test_tools_that_there_are_not_are_told_when_the_file_is_read(tmp_path: Path)
     [command] = load_commands([write(tmp_path, go=text)], warnings).values()
     assert command.rules == ("repomap", "mcp__git__*")
     assert len(warnings) == 2 and all("go.md: allowed-tools names" in text for text in warnings)
-    assert "'bash', which is no tool. Did you mean shell?" in warnings[0] and "Did you mean read?" in warnings[1]
+    assert (
+        "'bash', which is no tool. Did you mean shell?" in warnings[0] and "Did you mean read?" in warnings[1]
+    )
 
 
 async def test_rules_that_fit_no_tool_are_told(tmp_path: Path) -> None:

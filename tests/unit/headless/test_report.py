@@ -24,6 +24,12 @@ def test_files_and_the_way_on_are_named() -> None:
     assert "No file was changed" in said(TurnOutcome.PROVIDER)
 
 
+def test_a_question_keeps_its_mark_as_the_end() -> None:
+    assert said(TurnOutcome.EXECUTION, "unknown key. Did you mean model?").startswith(
+        "Not finished: unknown key. Did you mean model? No file"
+    )
+
+
 def test_a_denial_is_named_with_the_flag_that_lifts_it() -> None:
     denial = {"call_id": "c", "tool": "shell", "summary": "git push", "reason": "it publishes commits"}
     text = said(TurnOutcome.PERMISSION, denials=[denial])
