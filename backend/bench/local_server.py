@@ -68,10 +68,10 @@ class LocalServer:
 
     def resident_bytes(self) -> int:
         """Memory of the server and the processes below it; 0 where the system does not tell (only Linux)."""
-        return sum(map(_resident, _family(self._process.pid))) if self._process is not None else 0
+        return sum(map(_resident, family(self._process.pid))) if self._process is not None else 0
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """A process and all below it."""
     found = [pid]
     for parent in found:

@@ -168,7 +168,7 @@ def decodes(session: Session, plan: Plan, floors: Floors, tell: Tell) -> Iterato
             sequence = session.begin(session.draw(plan.decode_context))
             sequence.token_ids.append(int(session.prefill(sequence, checkpoints=False).argmax()))
             sequences.append(sequence)
-        times = [_decode_step_s(session, sequences) for _ in range(plan.decode_tokens)]
+        times = [decode_step_s(session, sequences) for _ in range(plan.decode_tokens)]
         for sequence in sequences:
             session.leave(sequence, keep=False)
         # the first steps may still compile or capture
@@ -179,7 +179,8 @@ def decodes(session: Session, plan: Plan, floors: Floors, tell: Tell) -> Iterato
         yield Figure(f"decode B={users}", users / median, "tokens/s", len(times), floor, target)
 
 
-def _decode_step_s(session: Session, sequences: list[Sequence]) -> float:
+def decode_step_s(session: Session, sequences: list[Sequence]) -> float:
+    """Seconds of one step for all, with the token that each got taken to the host."""
     session.synchronize()
     begun = time.perf_counter()
     works = []

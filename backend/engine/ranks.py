@@ -92,17 +92,23 @@ class Ranks:
         self._comm = comm
 
     @classmethod
-    def start(cls, settings: EngineSettings, on_loss: Callable[[str], NoReturn] = end_process) -> "Ranks":
+    def start(
+        cls,
+        settings: EngineSettings,
+        on_loss: Callable[[str], NoReturn] = end_process,
+        worker: str = WORKER,
+    ) -> "Ranks":
         """Start the processes and meet them; they load their parts of the model meanwhile.
 
-        Raises BackendError when the model cannot be divided so; a rank that is lost later goes to `on_loss`.
+        `worker` is the module that they run. Raises BackendError when the model cannot be divided so; a rank
+        that is lost later goes to `on_loss`.
         """
         world = settings.tensor_parallel
         check_layout(ModelConfig.from_dir(settings.model_dir), world, settings.expert_parallel)
         device = groups.device_of(0, world, settings.device)
         groups.set_environment()
         store = groups.open_store(world)
-        processes = RankProcesses(WORKER, world, on_loss)
+        processes = RankProcesses(worker, world, on_loss)
         processes.tell(settings, store.port)
         try:
             comm = groups.join_group(store, 0, world, backend_of(settings), device)

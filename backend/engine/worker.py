@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,6 +20,7 @@ from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.ranks import StepPlan, backend_of
 from k3agent.backend.engine.runner import Runner, load_part
 from k3agent.backend.errors import BackendError, PeerLostError
+from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.parallel import groups
 from k3agent.backend.parallel.comm import GroupComm
 from k3agent.backend.parallel.processes import Raised, attach
@@ -26,15 +28,17 @@ from k3agent.backend.parallel.shard import Shard
 
 log = logging.getLogger(__name__)
 
+Load = Callable[[EngineSettings, Shard], K3ForCausalLM]
+"""Makes what one rank has of the model."""
 _RANK_0_FIRST_S = 3.0
 
 
 class Worker:
     """One rank's model and cache tensors, and what can be done to them."""
 
-    def __init__(self, settings: EngineSettings, comm: GroupComm) -> None:
+    def __init__(self, settings: EngineSettings, comm: GroupComm, load: Load) -> None:
         self._comm = comm
-        model = load_part(settings, Shard(comm, settings.expert_parallel))
+        model = load(settings, Shard(comm, settings.expert_parallel))
         runner = Runner(model, settings)
         storage = self._storage = runner.storage
         self._model, self._tensors, self._width = model, storage.tensors, model.config.hidden_size
@@ -69,7 +73,7 @@ class Worker:
         return self._comm.broadcast(empty)
 
 
-def work(rank: int, commands: Connection) -> None:
+def work(rank: int, commands: Connection, load: Load) -> None:
     """Meet the others, load, and obey."""
     first: tuple[EngineSettings, int] = commands.recv()
     settings, port = first
@@ -78,19 +82,19 @@ def work(rank: int, commands: Connection) -> None:
     groups.set_environment()
     store = groups.join_store(world, port)
     comm = groups.join_group(store, rank, world, backend_of(settings), device)
-    Worker(settings, comm).serve(commands)
+    Worker(settings, comm, load).serve(commands)
     groups.leave_group()
 
 
-def main(arguments: list[str]) -> int:
-    """The exit status: 1 after an error, which rank 0 has been told."""
+def main(arguments: list[str], load: Load = load_part) -> int:
+    """The exit status: 1 after an error, which rank 0 has been told. Measurements have their own `load`."""
     # terminals and service managers signal the whole group; when to stop is rank 0's decision
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     rank, commands, life = int(arguments[0]), *attach(*arguments[1:])
     logging.basicConfig(level=logging.WARNING, format=f"%(levelname)s rank {rank}: %(message)s")
     try:
-        work(rank, commands)
+        work(rank, commands, load)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         log.info("rank 0 is gone")
     except Exception as error:

@@ -1,0 +1,142 @@
+"""Measurements of several ranks: they compare the same model, and no step takes another with it."""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from support.tiny_k3 import write_tiny_k3
+
+from k3agent.backend.bench import rank_layers, rank_results, rank_standin, ranks
+from k3agent.backend.bench.standins import AloneOf
+from k3agent.backend.bench.widened import widen
+from k3agent.backend.chat.tokenizer import Tokenizer
+from k3agent.backend.engine.messages import EngineSettings
+from k3agent.backend.model.weights import load_model
+from k3agent.backend.parallel.shard import Shard, check_layout
+from k3agent.backend.parity import run
+
+LONG_S = 500
+CARD = 139 << 30
+
+
+@pytest.mark.parametrize(("heads", "pack"), [(3, "experts"), (4, "none")])
+def test_a_widened_model_computes_the_same_and_divides(tmp_path: Path, heads: int, pack: str) -> None:
+    write_tiny_k3(tmp_path / "own", vocab_size=199, pack=pack, linear_attn_config={"num_heads": heads})
+    config = widen(tmp_path / "own", tmp_path / "wide", 8)
+    check_layout(config, 8, 8)
+    assert config.linear_attn_config.num_heads == config.num_attention_heads == 8
+    ids = torch.randint(199, (70,), generator=torch.Generator().manual_seed(0))
+    own, wide = (run(load_model(tmp_path / name, torch.float64), ids) for name in ("own", "wide"))
+    assert (wide["logits"][:, :199] - own["logits"]).abs().max() < 1e-9
+    assert not wide["logits"][:, 199:].any()
+    assert Tokenizer.from_dir(tmp_path / "wide").vocab_size <= config.vocab_size
+
+
+@pytest.mark.parametrize("dealt", [1, 2])
+def test_each_rank_draws_its_part_of_one_model(tmp_path: Path, dealt: int) -> None:
+    raw = rank_standin.group_of_k3(tiny=True, ranks=2)
+    settings = EngineSettings(model_dir=rank_standin.write_config(tmp_path, raw))
+    whole = rank_standin.load(settings, Shard()).destinations()
+    for rank in range(2):
+        shard = Shard(AloneOf(2, rank), dealt)
+        part = rank_standin.load(settings, shard).destinations()
+        assert part.keys() == whole.keys()
+        for name, value in part.items():
+            expected, split = whole[name], shard.split(name)
+            is_stack = ".experts.w" in name
+            if is_stack:
+                numbers = shard.experts(expected.shape[0])
+                expected = expected[numbers.start : numbers.stop]
+            if split is not None:
+                dim = split.dim + is_stack
+                piece = split.piece(expected.shape[dim])
+                expected = expected.narrow(dim, piece.start, piece.stop - piece.start)
+            assert torch.equal(value, expected), name
+
+
+def test_the_slice_of_two_cards_fits_no_single_one() -> None:
+    count = rank_standin.layers_that_fit(2, CARD)
+    whole, part = rank_standin.rank_bytes(rank_standin.slice_of_k3(count), 2)
+    assert part < CARD < whole
+    larger = rank_standin.rank_bytes(rank_standin.slice_of_k3(count + 4), 2)[1]
+    assert larger > 0.88 * CARD
+    assert rank_standin.layers_that_fit(4, CARD) == 24
+
+
+def test_a_table_is_on_paper_after_each_row(tmp_path: Path) -> None:
+    table = rank_results.Table("tokens", tmp_path, "cpu")
+    assert table.status == 1
+    table.add("a", "2 ranks", "1", True)
+    assert table.status == 0
+    table.add("b", "2 ranks", "2", False)
+    assert table.status == 1
+    found = json.loads((tmp_path / "tokens.json").read_text())
+    assert [row["verdict"] for row in found["rows"]] == ["ok", "DIFFERS"]
+    assert "| b | 2 ranks | 2 | DIFFERS |" in (tmp_path / "tokens.md").read_text()
+
+
+def test_a_layer_that_differs_is_told(tmp_path: Path) -> None:
+    """Ranks that do not add up what they have give another layer."""
+    raw = rank_standin.group_of_k3(tiny=True, ranks=2)
+    settings = EngineSettings(model_dir=rank_standin.write_config(tmp_path, raw))
+    several = rank_layers.phases(256, (70, 13), torch.device("cpu"))
+    model = rank_standin.load(settings, Shard())
+    rank_layers.record(model, several, rank_layers.new_cache(model, several))
+
+    class Apart(AloneOf):
+        def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    comm = Apart(2)
+    part = rank_standin.load(settings, Shard(comm, 2))
+    cache = rank_layers.new_cache(part, several)
+    errors = [
+        rank_layers.relative(found, seen.found)
+        for found, seen in zip(
+            rank_layers.replay(part, several[0], cache, comm),  # pyright: ignore[reportArgumentType]  # as much of a GroupComm as is used
+            several[0].seen,
+            strict=True,
+        )
+    ]
+    assert len(errors) == 8 and min(errors) > 10 * rank_layers.TOLERANCE
+
+
+def test_layers_on_two_ranks_are_those_of_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "k3agent.backend.bench.rank_layers", "--tiny", "--device", "cpu"]
+    ended = subprocess.run(
+        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=LONG_S, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count(" ok\n") == 12
+
+
+def test_a_step_that_fails_or_hangs_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = {
+        "fails": "raise RuntimeError('an illegal memory access')",
+        "hangs": "import time; print('begun', flush=True); time.sleep(600)",
+        "works": "import pathlib, sys; pathlib.Path(sys.argv[1], 'works.md').write_text('| a table |')",
+    }
+    for name, value in (("LEAST_S", 0.1), ("GRACE_S", 1.0)):
+        monkeypatch.setattr(ranks, name, value)
+    monkeypatch.setattr(
+        ranks.Session,
+        "command",
+        lambda _self, step, _allowed: [sys.executable, "-c", programs[step.name], str(tmp_path)],
+    )
+    options = argparse.Namespace(out=tmp_path, folder=tmp_path, limit_s=60.0, device="cpu", ranks=2)
+    session = ranks.Session(options, [])
+    begun = time.monotonic()
+    session.run([ranks.Step("fails", ""), ranks.Step("hangs", "", seconds=2), ranks.Step("works", "")])
+    assert time.monotonic() - begun < 60
+    assert {one.step: one.status for one in session.outcomes} == {"fails": 1, "hangs": 124, "works": 0}
+    page, log = ((tmp_path / f"ranks.{end}").read_text() for end in ("md", "log"))
+    assert "| a table |" in page and "status 124" in page
+    assert "an illegal memory access" in log and "begun" in log
+    assert len(json.loads((tmp_path / "ranks.json").read_text())["steps"]) == 3
