@@ -20,6 +20,10 @@ class HookFailed(Exception):
     """A hook that has neither agreed nor objected: it is told of, and the work goes on without it."""
 
 
+class ScriptChanged(HookFailed):
+    """It must not run, or may have been another one when it ran."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """`decision`: '', allow, ask or deny (also: do not stop, do not take the prompt). `context` is for the

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.hashes import file_hashes
-from k3agent.agent.hookanswer import HookFailed, Outcome, merged, overridden, read_answer
+from k3agent.agent.hookanswer import HookFailed, Outcome, ScriptChanged, merged, overridden, read_answer
 from k3agent.config.hookfiles import Hook
 from k3agent.events import AnyEvent, ApprovalAsked, Noticed
 from k3agent.safety.fencing import fence
@@ -192,10 +192,18 @@ class Hooks:
 
     async def _one(self, hook: Hook, payload: bytes) -> Outcome:
         try:
-            check_scripts(hook)
+            before = check_scripts(hook)
             exit_code, stdout, stderr = await self._process(hook, payload)
+            if before != _stamps(hook):
+                raise ScriptChanged("its script was changed while it ran; start a new session to run it")
             mask = self._parts.mask
             return read_answer(hook.event, hook.command, exit_code, mask(stdout), mask(stderr))
+        except ScriptChanged as failure:
+            why = str(failure)
+            if hook.event == "PreToolUse" and not hook.is_async:
+                # To change a guard must not be a way past it.
+                self._tell("warning", f"The hook `{hook.command}` guards calls and cannot: {why}.")
+                return Outcome(decision="ask", reason=f"`{hook.command}` cannot say: {why}", by=hook.command)
         except HookFailed as failure:
             why = str(failure)
         except OSError as error:
@@ -258,7 +266,7 @@ def with_scripts(hook: Hook, project: Path, home: str = "") -> Hook:
     the sandbox, and the model can write there. That a program is not there yet is kept, too. `home`: what `~`
     stands for.
     """
-    values = file_hashes(sorted(_named(hook.command, project, home)))
+    values = _states(sorted(_named(hook.command, project, home)))
     kept = {path: value for path, value in values.items() if value != "folder" and (value or _runs(path))}
     return dataclasses.replace(hook, scripts=tuple(kept.items()))
 
@@ -312,12 +320,36 @@ def _runs(path: str) -> bool:
     return not suffix or suffix in PROGRAM_SUFFIXES
 
 
-def check_scripts(hook: Hook) -> None:
-    """Raises HookFailed where a script is not what it was."""
-    now = file_hashes([Path(path) for path, _ in hook.scripts])
+def check_scripts(hook: Hook) -> tuple[tuple[int, int], ...]:
+    """Raises ScriptChanged where a script is not what it was. What it gives is the same as long as nobody
+    writes to a script.
+    """
+    stamps = _stamps(hook)
+    now = _states([Path(path) for path, _ in hook.scripts])
     changed = [path for path, value in hook.scripts if value != now[path]]
     if changed:
-        raise HookFailed(f"{', '.join(changed)} was changed in this session; start a new one to run it")
+        raise ScriptChanged(f"{', '.join(changed)} was changed in this session; start a new one to run it")
+    return stamps
+
+
+def _states(paths: Sequence[Path]) -> dict[str, str]:
+    """Hashes, with a mark at what may be executed: a guard that cannot be started guards nothing."""
+    return {
+        path: value if value in ("", "folder") or not os.access(path, os.X_OK) else f"{value} x"
+        for path, value in file_hashes(paths).items()
+    }
+
+
+def _stamps(hook: Hook) -> tuple[tuple[int, int], ...]:
+    """Which files the scripts are, and when they were last written to."""
+    stamps: list[tuple[int, int]] = []
+    for path, _ in hook.scripts:
+        try:
+            info = Path(path).stat()
+            stamps.append((info.st_ino, info.st_ctime_ns))
+        except (OSError, ValueError):
+            stamps.append((0, 0))
+    return tuple(stamps)
 
 
 async def _ended(process: asyncio.subprocess.Process, limit_s: float, files: Sequence[IO[bytes]]) -> None:

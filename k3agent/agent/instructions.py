@@ -150,10 +150,17 @@ def imports_in(text: str) -> list[str]:
 
 
 def is_importable(path: Path) -> bool:
-    """A text file that is there and holds no secrets."""
+    """A text file that is there and holds no secrets, and no folder on its way does."""
+    from k3agent.tools.sandbox.policy import SECRETS  # lazy: tools bring pydantic, 0.1 s
+
     try:
         if not path.is_file() or is_secret_file(path.name) or is_secret_file(path.resolve().name):
             return False
+        for place in (Path(os.path.abspath(path)), path.resolve()):  # noqa: PTH100, links stay
+            # A repository's configuration holds addresses with passwords; `.SSH` is `.ssh` to some systems.
+            inner = f"{place}/".casefold()
+            if any(f"/{name}/" in inner for name in (".git", *map(str.casefold, SECRETS))):
+                return False
         with path.open("rb") as file:
             return b"\0" not in file.read(1024)
     except (OSError, RuntimeError, ValueError):

@@ -303,6 +303,44 @@ async def test_a_script_that_the_model_changes_does_not_run_again(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        "echo 'exit 0' > guard.sh",
+        "rm guard.sh",
+        "mv guard.sh g",
+        "chmod -x guard.sh",
+        "touch g; ln -sf g guard.sh",
+    ],
+)
+async def test_a_guard_that_was_changed_lets_nothing_pass(tmp_path: Path, change: str) -> None:
+    """Where nobody can be asked a call is denied."""
+    workspace = options(tmp_path, None).cwd
+    script = workspace / "guard.sh"
+    script.write_text("#!/bin/sh\ngrep -q forbidden && exit 2\nexit 0\n")
+    script.chmod(0o755)
+    own_hooks(tmp_path, PreToolUse=[{"matcher": "Bash", "command": "./guard.sh"}])
+    commands = [change, "echo forbidden > made.txt", "echo fine > made.txt"]
+    run = await hooked(tmp_path, [*(step(call("shell", command=command)) for command in commands), DONE])
+    await run.session.submit("Go.")
+    assert not (workspace / "made.txt").exists()
+    assert all("guard.sh was changed in this session" in result for result in run.results[1:])
+    assert any("cannot: " in event.text for event in run.of(Noticed))
+    await run.session.aclose()
+
+
+async def test_what_a_guard_says_that_is_changed_while_it_runs_does_not_count(tmp_path: Path) -> None:
+    workspace = options(tmp_path, None).cwd
+    script = workspace / "guard.sh"
+    script.write_text("#!/bin/sh\ncp guard.sh other && mv other guard.sh\nexit 0\n")
+    script.chmod(0o755)
+    own_hooks(tmp_path, PreToolUse=[{"matcher": "Bash", "command": "./guard.sh"}])
+    run = await hooked(tmp_path, [step(call("shell", command="echo x > made.txt")), DONE])
+    await run.session.submit("Go.")
+    assert not (workspace / "made.txt").exists() and "changed while it ran" in run.results[0]
+    await run.session.aclose()
+
+
+@pytest.mark.parametrize(
     "command",
     [
         "test -f ./tools/after.sh && sh ./tools/after.sh; true",

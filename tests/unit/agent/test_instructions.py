@@ -6,6 +6,7 @@ import dataclasses
 import tracemalloc
 from pathlib import Path
 
+import pytest
 from support.agents import (
     COMPACT,
     DONE,
@@ -91,6 +92,23 @@ def test_the_users_own_file_imports_from_home(tmp_path: Path) -> None:
     write(tmp_path / "ws", "AGENTS.md", "theirs @~/notes/way.md")
     write(home, ".config/k3agent/AGENTS.md", "mine")
     assert texts(tmp_path / "ws", home) == ["mine", "theirs @~/notes/way.md"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".git/config", ".ssh/config", "sub/.aws/config", ".config/gh/hosts.yml", "linked.md", ".bash_history"],
+)
+def test_places_for_secrets_are_not_imported(tmp_path: Path, name: str) -> None:
+    secret = tmp_path / (".git/config" if name == "linked.md" else name)
+    for path in (tmp_path / ".git/config", secret):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("url = https://user:password@host/\n")
+    if name == "linked.md":
+        (tmp_path / name).symlink_to(".git/config")
+    (tmp_path / "AGENTS.md").write_text(f"See @{name} and @gitless.md.")
+    (tmp_path / "gitless.md").write_text("Fine.")
+    found = find_instructions(tmp_path, {}, is_wide=True)
+    assert [file.text for file in found] == ["Fine.", f"See @{name} and @gitless.md."]
 
 
 def test_what_is_an_import() -> None:
