@@ -61,7 +61,12 @@ def search(home: Path, words: str, *, root: str = "", without: str = "", limit: 
             hits = _hits(index, " AND ".join(map(_quoted, asked)), root, without, limit)
             if not hits and len(asked) > 1:
                 hits = _hits(index, " OR ".join(map(_quoted, asked)), root, without, limit)
-    except (OSError, sqlite3.Error) as error:
+    except OSError as error:
+        raise StoreError(
+            f"cannot search in {home}: {error.strerror or error}; make the folder writable, or name another one"
+            " in K3AGENT_HOME"
+        ) from error
+    except sqlite3.Error as error:
         raise StoreError(
             f"cannot search in {home}: {error}; delete {home / FILE_NAME} and try again"
         ) from error
@@ -130,6 +135,7 @@ def _follow(index: sqlite3.Connection, home: Path) -> int:
         return 0
     end = time.monotonic() + PATIENCE_S
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as sessions:
+        _require_whole(sessions, path)
         known = dict(index.execute("SELECT session_id, seq FROM indexed"))
         _drop_gone(index, sessions, known)
         behind = [
@@ -145,6 +151,19 @@ def _follow(index: sqlite3.Connection, home: Path) -> int:
             if not _follow_session(index, sessions, session_id, cwd, known.get(session_id, 0), end):
                 return len(behind) - at
     return 0
+
+
+def _require_whole(sessions: sqlite3.Connection, path: Path) -> None:
+    """What is wrong with the sessions is not mended by a new index."""
+    try:
+        sessions.execute("SELECT max(seq) FROM messages").fetchone()
+    except sqlite3.OperationalError:
+        # Locked, or not there yet.
+        raise
+    except sqlite3.DatabaseError as error:
+        raise StoreError(
+            f"the session store {path} cannot be read: {error}; `k3agent doctor` says what to do"
+        ) from error
 
 
 def _drop_gone(index: sqlite3.Connection, sessions: sqlite3.Connection, known: dict[str, int]) -> None:

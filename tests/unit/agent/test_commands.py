@@ -59,13 +59,13 @@ def test_the_allowed_tools_are_rules_of_ours(tmp_path: Path) -> None:
 
 
 def test_tools_that_there_are_not_are_told_when_the_file_is_read(tmp_path: Path) -> None:
-    text = "---\nallowed-tools: bash(git:*), Raed, WebSearch, repomap, mcp__git__*\n---\nGo."
+    text = "---\nallowed-tools: Bsh(git:*), Raed, WebSearch, repomap, mcp__git__*\n---\nGo."
     warnings: list[str] = []
     [command] = load_commands([write(tmp_path, go=text)], warnings).values()
     assert command.rules == ("repomap", "mcp__git__*")
     assert len(warnings) == 2 and all("go.md: allowed-tools names" in text for text in warnings)
     assert (
-        "'bash', which is no tool. Did you mean shell?" in warnings[0] and "Did you mean read?" in warnings[1]
+        "'Bsh', which is no tool. Did you mean shell?" in warnings[0] and "Did you mean read?" in warnings[1]
     )
 
 

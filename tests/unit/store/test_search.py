@@ -147,3 +147,12 @@ def test_what_a_search_took_up_of_a_session_that_was_deleted_meanwhile_goes(stor
     store._db.execute("DELETE FROM messages WHERE session_id = 'one'")
     assert not search(store.home, "confidentialword").hits
     store.close()
+
+
+def test_what_is_broken_is_named(tmp_path: Path) -> None:
+    (tmp_path / "k3agent.db").write_text("no database")
+    with pytest.raises(StoreError, match=r"session store .*k3agent\.db cannot be read"):
+        search(tmp_path, "word")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="make the folder writable"):
+        search(tmp_path / "file" / "home", "word")
