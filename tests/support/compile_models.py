@@ -16,6 +16,7 @@ from k3agent.backend.engine.runner import Runner
 from k3agent.backend.engine.work import Work
 from k3agent.backend.kernels import registry
 from k3agent.backend.released import K3, KIMI_LINEAR
+from support.compile_attention import as_on_h200
 from support.gpu_compiler import Compiled, compiling, has_assembler
 
 MOST_SHARED = 232_448
@@ -78,6 +79,7 @@ def main(names: list[str]) -> int:
         return 1
     # as if there were a GPU: what is compiled here is not run
     registry.runs_triton = lambda device: True
+    as_on_h200()
     worst = 0
     for name in names or list(MODELS):
         compiled = compile_model(name)

@@ -32,13 +32,13 @@ pinned.pin(
     Row({"block_m": 16, "block_n": 64, "splits": 2, "num_warps": 4, "num_stages": 1, "join_warps": 1},
         gpu="cpu"),
     # parts cost memory traffic, too: with many sequences fewer of each fill the GPU
-    Row({"block_m": 16, "block_n": 64, "splits": 128, "num_warps": 4, "num_stages": 2, "join_warps": 4},
+    Row({"block_m": 16, "block_n": 64, "splits": 128, "num_warps": 8, "num_stages": 3, "join_warps": 4},
         most={"rows": 16, "sequences": 4}),
-    Row({"block_m": 16, "block_n": 64, "splits": 16, "num_warps": 4, "num_stages": 2, "join_warps": 4},
+    Row({"block_m": 16, "block_n": 64, "splits": 16, "num_warps": 8, "num_stages": 3, "join_warps": 4},
         most={"rows": 16}),
-    Row({"block_m": 32, "block_n": 64, "splits": 128, "num_warps": 8, "num_stages": 2, "join_warps": 4},
+    Row({"block_m": 32, "block_n": 64, "splits": 128, "num_warps": 8, "num_stages": 3, "join_warps": 4},
         most={"rows": 32, "sequences": 4}),
-    Row({"block_m": 32, "block_n": 64, "splits": 16, "num_warps": 8, "num_stages": 2, "join_warps": 4},
+    Row({"block_m": 32, "block_n": 64, "splits": 16, "num_warps": 8, "num_stages": 3, "join_warps": 4},
         most={"rows": 32}),
     Row({"block_m": 64, "block_n": 64, "splits": 64, "num_warps": 8, "num_stages": 2, "join_warps": 4},
         most={"rows": 128, "sequences": 4}),
@@ -51,20 +51,19 @@ pinned.pin(
     Row({"block_m": 64, "block_n": 64, "splits": 1, "num_warps": 8, "num_stages": 2, "join_warps": 4}),
     candidates={
         "block_m": [16, 32, 64], "block_n": [16, 32, 64], "splits": [1, 4, 8, 16, 32, 64, 128],
-        "num_warps": [4, 8], "num_stages": [1, 2, 3], "join_warps": [4],
+        "num_warps": [4, 8], "num_stages": [2, 3, 4], "join_warps": [4],
     },
 )  # fmt: skip
 
 
 @triton.jit
 def _read_page(
-    latents_ptr, pages_ptr, position, offset, end, column_c, column_s,
+    latents_ptr, page, position, offset, end, column_c, column_s,
     RANK: tl.constexpr, SHARED: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
     PAGE: tl.constexpr,
 ):  # fmt: skip
     """Latents and shared keys of some positions, all in one page; zero from `end` on."""
-    page = tl.load(pages_ptr + position // PAGE).to(tl.int64)
-    line = (page * PAGE + position % PAGE + offset)[:, None] * (RANK + SHARED)
+    line = (page.to(tl.int64) * PAGE + position % PAGE + offset)[:, None] * (RANK + SHARED)
     exists = position + offset < end
     latent = load_tile(latents_ptr, line + column_c[None, :], exists, column_c, RANK, BLOCK_C)
     shared = load_tile(latents_ptr, line + RANK + column_s[None, :], exists, column_s, SHARED, BLOCK_S)
@@ -102,11 +101,16 @@ def _attend_kernel(
     total = tl.zeros((BLOCK_M,), dtype=tl.float32)
     out = tl.zeros((BLOCK_M, BLOCK_C), dtype=tl.float32)
     offset = tl.arange(0, BLOCK_N)
+    own_pages_ptr = pages_ptr + sequence * pages_stride
+    # a page is looked up one round ahead: where latents lie must not wait for a load of the same round, or
+    # no more than one round of them would be on its way
+    page = tl.load(own_pages_ptr + tl.minimum(split * own, end - 1) // PAGE)
     for position in tl.range(split * own, end, BLOCK_N, num_stages=STAGES):
         latent, shared = _read_page(
-            latents_ptr, pages_ptr + sequence * pages_stride, position, offset, end, column_c, column_s,
+            latents_ptr, page, position, offset, end, column_c, column_s,
             RANK, SHARED, BLOCK_C, BLOCK_S, PAGE,
         )  # fmt: skip
+        page = tl.load(own_pages_ptr + tl.minimum(position + BLOCK_N, end - 1) // PAGE)
         scores = multiply(query_c, tl.trans(latent), PRECISION) + multiply(
             query_s, tl.trans(shared), PRECISION
         )
