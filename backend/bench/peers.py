@@ -11,6 +11,7 @@ import torch
 
 from k3agent.backend.bench import standins
 from k3agent.backend.bench.standin_runs import Plan, Tell
+from k3agent.backend.kernels.gpu import failures
 
 Note = Callable[[str, float], None]
 """Called with the name of a figure, that of ours, and its value."""
@@ -39,7 +40,7 @@ def measure(
         if part in parts:
             try:
                 maker()
-            except RuntimeError as error:
+            except failures() as error:
                 tell(f"transformers: {part} failed: {error}")
 
 

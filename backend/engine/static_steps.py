@@ -127,9 +127,17 @@ class StaticSteps:
         if step is None:
             step = self._make(shape)
             if self.captures:
-                self._pool = step.capture(self._pool)
+                self._capture(step, shape)
             self._steps[shape] = step
         return step
+
+    def _capture(self, step: "StaticStep", shape: Shape) -> None:
+        """A step that cannot be captured runs as it is, and so do all that come after it."""
+        try:
+            self._pool = step.capture(self._pool)
+        except failures() as error:
+            log.warning("no CUDA graphs from the %s on, short passes are slower: %s", shape, error)
+            self.captures = False
 
     def _make(self, shape: Shape) -> "StaticStep":
         return StaticStep(shape, self._model, self._cache, self._scratch, self._num_pages)
@@ -189,11 +197,12 @@ class StaticStep:
             for _ in range(2):
                 self._model(batch, self._cache)
         torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph()
         # other threads may go on working with the device meanwhile
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self._logits = self._model(batch, self._cache)
-        return self._graph.pool()
+        self._graph = graph
+        return graph.pool()
 
     def _fill(self, works: Sequence[Work]) -> ForwardBatch:
         """Write the works and the padding into the buffers."""

@@ -85,7 +85,7 @@ def run_case(case: Case, device: torch.device, repeats: int) -> Iterator[Row]:
                 captured = measure(call, device, graph=True, repeats=repeats).median_ms * 1e3
             error = case.error(name) if case.error is not None else None
         except failures() as failure:
-            log.warning("%s %s %s: %s", case.op, case.shape, name, failure)
+            log.warning("%s %s %s: %r", case.op, case.shape, name, failure)
             continue
         best = min(eager.median_ms * 1e3, captured or float("inf"))
         times = best / floor if floor else None

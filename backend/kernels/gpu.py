@@ -35,6 +35,8 @@ def gpu_name(device: torch.device) -> str:
 def failures() -> tuple[type[Exception], ...]:
     """What a kernel raises that does not compile, does not fit the device or cannot run."""
     kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, ImportError)
+    # of the compiler itself, for configurations that it did not think of
+    kinds += (AssertionError, LookupError, TypeError)
     if has_triton():
         from triton.errors import TritonError  # pyright: ignore[reportMissingImports]  # an optional package
 

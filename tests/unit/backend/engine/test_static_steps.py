@@ -155,6 +155,19 @@ def test_preparation_tells_its_steps(runners: tuple[Runner, Runner]) -> None:
     assert told[-1] == (len(told) - 1, len(told) - 1, "")
 
 
+def test_a_step_that_cannot_be_captured_runs_as_it_is(
+    runners: tuple[Runner, Runner], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    static = runners[1]._static
+    assert static is not None
+    monkeypatch.setattr(static, "captures", True)
+    monkeypatch.setattr(static, "_steps", {})
+    # without a GPU every capture fails
+    check_equal(runners, [Work(token_ids=[7] * 16, context_len=3, page_ids=[5], state_slot=2)])
+    assert not static.captures and "no CUDA graphs from the prefill of 16 on" in caplog.text
+    check_equal(runners, [Work(token_ids=[7], context_len=3, page_ids=[5], state_slot=2)])
+
+
 def test_the_server_hears_how_far_a_start_is(tiny_dir: Path) -> None:
     told: list[WarmingUp] = []
     client = EngineClient(settings_of(tiny_dir))
