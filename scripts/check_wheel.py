@@ -1,4 +1,5 @@
-"""Builds the sdist, from it the wheel, installs that into an empty environment without extras, and runs it.
+"""Builds the sdist, from it the wheel, installs that into an empty environment without extras, and runs it;
+then once more with `uv tool` and with pipx.
 
 An editable install sees every folder; only a wheel shows a package that is missing in pyproject.toml.
 """
@@ -80,6 +81,34 @@ class Installed:
         return said
 
 
+def check_installers(home: Path, wheel: Path) -> list[str]:
+    """`uv tool install` and `pipx install`, as the page on installing has them; those that ran."""
+    tools = home / "tools"
+    run(sys.executable, "-m", "venv", tools)
+    places = {
+        "UV_TOOL_DIR": "uv",
+        "UV_TOOL_BIN_DIR": "uv-bin",
+        "PIPX_HOME": "pipx",
+        "PIPX_BIN_DIR": "pipx-bin",
+    }
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ |= {name: str(home / folder) for name, folder in places.items()} | {
+        "PIPX_MAN_DIR": str(home / "man")
+    }
+    installers = {
+        "uv": ("tool", "install", "--python", sys.executable, wheel),
+        "pipx": ("install", "--python", sys.executable, wheel),
+    }
+    for name, words in installers.items():
+        run(tools / "bin" / "python", "-m", "pip", "install", "--quiet", name)
+        run(tools / "bin" / name, *words, env=environ, cwd=home)
+        program = home / f"{name}-bin" / "k3agent"
+        if "k3agent" not in run(program, "--version", env=environ, cwd=home):
+            sys.exit(f"{name} installs a k3agent that does not run")
+        run(program, "plan", "k3", env=environ, cwd=home)
+    return list(installers)
+
+
 def build(folder: Path) -> Path:
     """The wheel, built from the sdist, as an installer does that finds no wheel."""
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
@@ -143,8 +172,9 @@ def main() -> None:
         version = installed.run("k3agent", "--version").strip()
         check_runs(installed)
         check_extras(installed)
+        installers = ", ".join(check_installers(home, wheel))
         weights = installed.run("python", "-P", "-c", WEIGHTS).strip()
-        print(f"wheel: {wheel.name}, {size_mb:.1f} MB, {version}, weights {weights}")
+        print(f"wheel: {wheel.name}, {size_mb:.1f} MB, {version}, also by {installers}, weights {weights}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ TREES = ("docs", "backend/training", "backend/weights/nano")
 NAVIGATION: dict[str, list[str]] = {
     "Guide": ["docs/guide"],
     "Reference": ["reference"],
+    "About": ["docs/architecture.md", "docs/measurements.md", "docs/security.md", "docs/comparison.md"],
     "The engine": ["docs", "backend/training", "backend/weights/nano"],
     "Contributing": ["AGENTS.md", "CONTRIBUTING.md", "backend/AGENTS.md", "docs/decisions", "CHANGELOG.md"],
 }
@@ -97,7 +98,8 @@ def title_of(page: Path) -> str:
 
 
 def navigation() -> Iterator[str]:
-    """`nav` of mkdocs.yml. JSON strings are YAML."""
+    """`nav` of mkdocs.yml, each page once. JSON strings are YAML."""
+    seen: set[str] = set()
     yield '  - "Home": "README.md"\n'
     for area, places in NAVIGATION.items():
         yield f"  - {json.dumps(area)}:\n"
@@ -105,6 +107,9 @@ def navigation() -> Iterator[str]:
             target = SOURCE / place
             for page in [target] if target.is_file() else sorted(target.glob("*.md")):
                 name = page.relative_to(SOURCE).as_posix()
+                if name in seen:
+                    continue
+                seen.add(name)
                 yield f"      - {json.dumps(title_of(page))}: {json.dumps(name)}\n"
 
 
