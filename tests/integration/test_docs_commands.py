@@ -30,6 +30,7 @@ ELSEWHERE = {
     "k3agent mcp login": "tests/integration/tools/test_mcp_http.py",
     "K3AGENT_CI_PROMPT=": "tests/integration/test_ci.py",
     "python -m k3agent.backend.rankcheck": "tests/integration/backend/test_ranks.py",
+    "python -m k3agent.backend.bench.ranks": "tests/gpu/test_ranks_nccl.py",
     "python -P -m k3agent.backend.bench.session": "tests/gpu/test_kda_triton.py",
 }
 # The terminal UI alone: tests/e2e/test_tui.py. The embedded model: tests/e2e/test_nano.py.
@@ -87,9 +88,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     with serving([Step(calls=(write,)), *[Step(text="Done.")] * 60]) as server:
         folder = tmp_path / "bin"
         folder.mkdir()
-        (folder / "k3agent").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m k3agent.cli "$@"\n')
-        (folder / "python").symlink_to(sys.executable)
-        (folder / "k3agent").chmod(0o755)
+        for name, module in (("k3agent", " -m k3agent.cli"), ("python", "")):
+            (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{module} "$@"\n')
+            (folder / name).chmod(0o755)
         bench.extra = {
             "PATH": f"{folder}:{os.environ['PATH']}",
             "K3AGENT_BASE_URL": server.url,
