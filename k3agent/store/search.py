@@ -63,8 +63,8 @@ def search(home: Path, words: str, *, root: str = "", without: str = "", limit: 
                 hits = _hits(index, " OR ".join(map(_quoted, asked)), root, without, limit)
     except OSError as error:
         raise StoreError(
-            f"cannot search in {home}: {error.strerror or error}; make the folder writable, or name another one"
-            " in K3AGENT_HOME"
+            f"cannot search in {home}: {error.strerror or error}; make the folder writable, or name another"
+            " one in K3AGENT_HOME"
         ) from error
     except sqlite3.Error as error:
         raise StoreError(

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from textual import work
 
 from k3agent.agent.commands import called_name
+from k3agent.config.settings import nearest
 from k3agent.errors import K3AgentError
-from k3agent.tui.commands import COMMANDS, Command, command_candidates, meant_by
+from k3agent.tui.commands import ALIASES, COMMANDS, Command, command_candidates, meant_by
 from k3agent.tui.driver import image_part, shell_environ
 from k3agent.tui.screens.answers import AnsweringChat
 from k3agent.tui.widgets.completion import Candidate, CompletionList
@@ -69,7 +70,8 @@ class TypingChat(AnsweringChat):
             if len(meant) == 1 and meant[0] != name:
                 text = f"/{meant[0]}"
             elif not meant and called_name(text):
-                self.notice(f"unknown command /{name}; / shows all", "warning")
+                near = nearest(f"/{name}", [f"/{one}" for one in (*COMMANDS, *ALIASES, *self._custom)])
+                self.notice(f"unknown command /{name}.{near} Type / to see all.", "warning")
                 return
             elif len(meant) > 1:
                 self.notice(f"/{name} may be {', '.join(f'/{one}' for one in meant)}", "warning")

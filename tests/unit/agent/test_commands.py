@@ -59,7 +59,7 @@ def test_the_allowed_tools_are_rules_of_ours(tmp_path: Path) -> None:
 
 
 def test_tools_that_there_are_not_are_told_when_the_file_is_read(tmp_path: Path) -> None:
-    text = "---\nallowed-tools: Bsh(git:*), Raed, WebSearch, repomap, mcp__git__*\n---\nGo."
+    text = "---\nallowed-tools: Bsh(git:*), Reads, WebSearch, repomap, mcp__git__*\n---\nGo."
     warnings: list[str] = []
     [command] = load_commands([write(tmp_path, go=text)], warnings).values()
     assert command.rules == ("repomap", "mcp__git__*")
@@ -70,7 +70,7 @@ def test_tools_that_there_are_not_are_told_when_the_file_is_read(tmp_path: Path)
 
 
 async def test_rules_that_fit_no_tool_are_told(tmp_path: Path) -> None:
-    rules = {"allow": ("Bash(git:*)", "shell", "mcp__x__*", "re*"), "deny": ("wirte(src/**)",)}
+    rules = {"allow": ("Bash(git:*)", "shell", "mcp__x__*", "re*"), "deny": ("wrote(src/**)",)}
     run = await start(tmp_path, [DONE], **rules)
     await run.session.submit("go")
     told = [event.text for event in run.of(Noticed) if "fits no tool" in event.text]

@@ -27,7 +27,7 @@ async def test_a_command_from_a_file_is_offered_and_sent(tmp_path: Path) -> None
         await screen.until("looks good")
         assert screen.client.requests[0].messages[-1].text == "Review main, be strict."
         await screen.submit("/revieww")
-        await screen.until("unknown command /revieww")
+        await screen.until("unknown command /revieww. Did you mean /review?")
 
 
 async def test_the_help_lists_commands_from_files(tmp_path: Path) -> None:
