@@ -151,6 +151,61 @@ def _put(ptr, tile, at):
 
 
 @triton.jit
+def _score_part(
+    A, B, q_squares, k_squares, begin, x_ptr, x_stride, z_ptr, z_stride, tail_ptr, taps_ptr, a_log_ptr,
+    bias_ptr, w_ptr, q_ptr, k_ptr, l_ptr, head, place, rows, valid, start, keeps, lower_bound,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
+    CHUNK: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr, BOUNDED: tl.constexpr, SAFE: tl.constexpr,
+    SCORES: tl.constexpr,
+):  # fmt: skip
+    """Some columns of q and k: what they add to the scores and to the lengths, and their tiles, of which k
+    exp(L) waits in the place of W until T is known."""
+    WIDTH: tl.constexpr = 3 * HEADS * HEAD_DIM
+    columns = begin + tl.arange(0, PART)
+    in_head = columns < HEAD_DIM
+    at = place * BLOCK + tl.arange(0, CHUNK)[:, None] * BLOCK + columns[None, :]
+    L = _running_decay(
+        z_ptr, z_stride, bias_ptr, a_log_ptr, head, rows, valid, columns, in_head, lower_bound, HEAD_DIM,
+        BOUNDED,
+    )  # fmt: skip
+    tl.store(l_ptr + at, L)
+    own = head * HEAD_DIM + columns
+    q = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
+    own += HEADS * HEAD_DIM
+    k = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
+    q_squares += tl.sum(q * q, axis=1)
+    k_squares += tl.sum(k * k, axis=1)
+    tl.debug_barrier()
+    A, B = _add_scores(A, B, q, k, L, l_ptr + place * BLOCK, columns, CHUNK, BLOCK, TILE, SAFE, SCORES)
+    fallen = power2(L)
+    _put(q_ptr, q * fallen, at)
+    _put(w_ptr, k * fallen, at)
+    end = tl.load(l_ptr + (place + CHUNK - 1) * BLOCK + columns)
+    _put(k_ptr, k * power2(end[None, :] - L), at)
+    return A, B, q_squares, k_squares
+
+
+@triton.jit
+def _apply_part(
+    of_keys, of_values, begin, x_ptr, x_stride, tail_ptr, taps_ptr, w_ptr, u_ptr, head, place, rows, valid,
+    start, keeps, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
+    CHUNK: tl.constexpr, TAPS: tl.constexpr, APPLY: tl.constexpr,
+):  # fmt: skip
+    """Some columns of W and U."""
+    columns = begin + tl.arange(0, PART)
+    in_head = columns < HEAD_DIM
+    at = place * BLOCK + tl.arange(0, CHUNK)[:, None] * BLOCK + columns[None, :]
+    W = dot(of_keys, tl.load(w_ptr + at), APPLY)
+    # other threads still read what is written now
+    tl.debug_barrier()
+    _put(w_ptr, W, at)
+    own = (2 * HEADS + head) * HEAD_DIM + columns
+    WIDTH: tl.constexpr = 3 * HEADS * HEAD_DIM
+    v = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS)
+    _put(u_ptr, dot(of_values, v, APPLY), at)
+
+
+@triton.jit
 def chunk_kernel(
     x_ptr, x_stride, z_ptr, z_stride, beta_ptr, beta_stride, tails_ptr, taps_ptr, a_log_ptr, bias_ptr,
     cu_ptr, slots_ptr, has_state_ptr, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, m_ptr, l_ptr, factors_ptr,
@@ -177,41 +232,17 @@ def chunk_kernel(
     q_squares = tl.zeros((CHUNK,), dtype=tl.float32)
     k_squares = tl.zeros((CHUNK,), dtype=tl.float32)
     for begin in tl.range(0, BLOCK, PART, num_stages=1):
-        columns = begin + tl.arange(0, PART)
-        in_head = columns < HEAD_DIM
-        at = place * BLOCK + index[:, None] * BLOCK + columns[None, :]
-        L = _running_decay(
-            z_ptr, z_stride, bias_ptr, a_log_ptr, head, rows, valid, columns, in_head, lower_bound,
-            HEAD_DIM, BOUNDED,
+        A, B, q_squares, k_squares = _score_part(
+            A, B, q_squares, k_squares, begin, x_ptr, x_stride, z_ptr, z_stride, tail_ptr, taps_ptr,
+            a_log_ptr, bias_ptr, w_ptr, q_ptr, k_ptr, l_ptr, head, place, rows, valid, start, keeps, lower_bound,
+            HEADS, HEAD_DIM, BLOCK, PART, CHUNK, TILE, TAPS, BOUNDED, SAFE, SCORES,
         )  # fmt: skip
-        tl.store(l_ptr + at, L)
-        own = head * HEAD_DIM + columns
-        q = convolve(
-            x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS
-        )
-        own += HEADS * HEAD_DIM
-        k = convolve(
-            x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS
-        )
-        q_squares += tl.sum(q * q, axis=1)
-        k_squares += tl.sum(k * k, axis=1)
-        tl.debug_barrier()
-        A, B = _add_scores(A, B, q, k, L, l_ptr + place * BLOCK, columns, CHUNK, BLOCK, TILE, SAFE, SCORES)
-        fallen = power2(L)
-        _put(q_ptr, q * fallen, at)
-        # until T is known
-        _put(w_ptr, k * fallen, at)
-        end = tl.load(l_ptr + (place + CHUNK - 1) * BLOCK + columns)
-        _put(k_ptr, k * power2(end[None, :] - L), at)
     q_factor = tl.rsqrt(q_squares + l2_eps) * scale
     k_factor = tl.rsqrt(k_squares + l2_eps)
     tl.store(factors_ptr + 2 * place + index, q_factor)
     tl.store(factors_ptr + 2 * place + CHUNK + index, k_factor)
-    _put(
-        b_ptr,
-        B * q_factor[:, None] * k_factor[None, :],
-        place * CHUNK + index[:, None] * CHUNK + index[None, :],
-    )
+    square = place * CHUNK + index[:, None] * CHUNK + index[None, :]
+    _put(b_ptr, B * q_factor[:, None] * k_factor[None, :], square)
     beta = tl.load(beta_ptr + rows.to(tl.int64) * beta_stride + head, mask=valid, other=0.0).to(tl.float32)
     beta = tl.where(valid, sigmoid(beta), 0.0)
     A *= k_factor[None, :]
@@ -219,15 +250,7 @@ def chunk_kernel(
     of_keys = inverse * (beta * k_factor)[None, :]
     of_values = inverse * beta[None, :]
     for begin in tl.range(0, BLOCK, PART, num_stages=1):
-        columns = begin + tl.arange(0, PART)
-        in_head = columns < HEAD_DIM
-        at = place * BLOCK + index[:, None] * BLOCK + columns[None, :]
-        W = dot(of_keys, tl.load(w_ptr + at), APPLY)
-        # other threads still read what is written now
-        tl.debug_barrier()
-        _put(w_ptr, W, at)
-        own = (2 * HEADS + head) * HEAD_DIM + columns
-        v = convolve(
-            x_ptr, x_stride, tail_ptr, taps_ptr, own, in_head, rows, valid, start, keeps, WIDTH, TAPS
-        )
-        _put(u_ptr, dot(of_values, v, APPLY), at)
+        _apply_part(
+            of_keys, of_values, begin, x_ptr, x_stride, tail_ptr, taps_ptr, w_ptr, u_ptr, head, place, rows,
+            valid, start, keeps, HEADS, HEAD_DIM, BLOCK, PART, CHUNK, TAPS, APPLY,
+        )  # fmt: skip

@@ -157,21 +157,9 @@ def _walk_kernel(
     if tl.program_id(0) == 0:
         tl.debug_barrier()
         move_tails(
-            x_ptr,
-            x_stride,
-            tails_ptr,
-            slot,
-            slot,
-            head,
-            start,
-            stop,
-            keeps,
-            HEADS,
-            HEAD_DIM,
-            BLOCK,
-            TAPS,
-            TAIL,
-        )
+            x_ptr, x_stride, tails_ptr, slot, slot, head, start, stop, keeps,
+            HEADS, HEAD_DIM, BLOCK, TAPS, TAIL,
+        )  # fmt: skip
 
 
 @triton.jit
