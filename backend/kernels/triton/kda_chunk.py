@@ -234,8 +234,8 @@ def chunk_kernel(
     for begin in tl.range(0, BLOCK, PART, num_stages=1):
         A, B, q_squares, k_squares = _score_part(
             A, B, q_squares, k_squares, begin, x_ptr, x_stride, z_ptr, z_stride, tail_ptr, taps_ptr,
-            a_log_ptr, bias_ptr, w_ptr, q_ptr, k_ptr, l_ptr, head, place, rows, valid, start, keeps, lower_bound,
-            HEADS, HEAD_DIM, BLOCK, PART, CHUNK, TILE, TAPS, BOUNDED, SAFE, SCORES,
+            a_log_ptr, bias_ptr, w_ptr, q_ptr, k_ptr, l_ptr, head, place, rows, valid, start, keeps,
+            lower_bound, HEADS, HEAD_DIM, BLOCK, PART, CHUNK, TILE, TAPS, BOUNDED, SAFE, SCORES,
         )  # fmt: skip
     q_factor = tl.rsqrt(q_squares + l2_eps) * scale
     k_factor = tl.rsqrt(k_squares + l2_eps)
