@@ -4,10 +4,11 @@ One rank computes a prefill and a decode, and what each layer read and gave is k
 are given the same inputs, so that no layer's rounding reaches the next one.
 """
 
+import argparse
 import gc
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +17,8 @@ from torch import Tensor
 
 from k3agent.backend.bench import rank_results as results
 from k3agent.backend.bench import rank_standin
-from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.engine.messages import EngineSettings
-from k3agent.backend.model.inputs import CacheTensors, ForwardBatch, allocate_cache
+from k3agent.backend.model.inputs import CacheTensors, ForwardBatch
 from k3agent.backend.model.k3 import DecoderLayer, K3ForCausalLM
 from k3agent.backend.model.step import Step
 from k3agent.backend.parallel.comm import GroupComm
@@ -48,23 +48,11 @@ class Phase:
     logits: Tensor | None = None
 
 
-def phases(vocab_size: int, lengths: tuple[int, ...], device: torch.device) -> list[Phase]:
+def phases(vocab_size: int, lengths: Sequence[int], device: torch.device) -> list[Phase]:
     """Prompts side by side, then a token for each; the same on all ranks."""
-    generator = torch.Generator().manual_seed(5)
-    widest = max(-(-(length + 1) // PAGE_SIZE) for length in lengths)
-    count = len(lengths)
-    table = torch.arange(count * widest, device=device).view(count, widest)
-
-    def batch(contexts: list[int], counts: list[int]) -> ForwardBatch:
-        starts = [0, *torch.tensor(counts).cumsum(0).tolist()]
-        ids = torch.randint(vocab_size, (starts[-1],), generator=generator).to(device)
-        has_state = [context > 0 for context in contexts]
-        return ForwardBatch(ids, starts, contexts, table, list(range(count)), has_state)  # pyright: ignore[reportArgumentType]  # plain tensors
-
-    prompts = list(lengths)
+    names = ("prefill", "decode")
     return [
-        Phase("prefill", batch([0] * count, prompts)),
-        Phase("decode", batch(prompts, [1] * count)),
+        Phase(*both) for both in zip(names, rank_standin.batches(vocab_size, lengths, device), strict=True)
     ]
 
 
@@ -129,17 +117,23 @@ def compare(
     """Replay all passes; rank 0, which has a table, judges. All run the model freely at the end."""
     layout = results.name_of(comm.world, model.shard.expert_parallel)
     for phase in several:
-        worst: dict[str, list[float]] = {}
-        for place, found in enumerate(replay(model, phase, cache, comm)):
+        errors: dict[str, list[float]] = {}
+        largest: dict[str, float] = {}
+        for (_, part), place, found in zip(
+            parts_of(model),
+            range(len(model.model.layers) * 2),
+            replay(model, phase, cache, comm),
+            strict=True,
+        ):
             if table is None:
                 continue
-            _, part = list(parts_of(model))[place]
-            error = relative(found, phase.seen[place].found)
-            worst.setdefault(name_of(part), []).append(error)
-        for name, errors in worst.items():
+            name, expected = name_of(part), phase.seen[place].found
+            errors.setdefault(name, []).append(relative(found, expected))
+            largest[name] = max(largest.get(name, 0.0), float((found - expected).abs().max()))
+        for name, values in errors.items():
             if table is not None:
-                value = f"{max(errors):.1e} at most, in {len(errors)} layers"
-                table.add(f"{phase.name}, {name}", layout, value, max(errors) <= TOLERANCE)
+                value = f"{max(values):.1e} at most, in {len(values)} layers; one number {largest[name]:.1e}"
+                table.add(f"{phase.name}, {name}", layout, value, max(values) <= TOLERANCE)
     fresh = new_cache(model, several)
     for phase in several:
         logits = model(phase.batch, fresh)
@@ -151,11 +145,10 @@ def compare(
 
 
 def new_cache(model: K3ForCausalLM, several: list[Phase]) -> CacheTensors:
-    page_table = several[0].batch.page_table
-    return allocate_cache(model.config, page_table.numel(), page_table.shape[0], model.dtype, model.device)
+    return rank_standin.cache_for(model, several[0].batch)
 
 
-def work(options: results.argparse.Namespace, comm: GroupComm) -> int:
+def work(options: argparse.Namespace, comm: GroupComm) -> int:
     """One rank's part of the comparison."""
     device = results.device_of(comm.rank, options)
     table = results.Table("layers", options.out, options.device) if comm.rank == 0 else None
@@ -185,16 +178,7 @@ def _free(device: torch.device) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if results.is_rank(arguments):
-        commands, options, comm = results.follow(arguments)
-        work(options, comm)
-        results.wait_for_end(commands)
-        return 0
-    options = results.parser("layers", __doc__).parse_args(arguments)
-    processes, comm = results.lead(MODULE, options)
-    status = work(options, comm)
-    results.finish(processes)
-    return status
+    return results.run_on_all(MODULE, "layers", __doc__, work, arguments)
 
 
 if __name__ == "__main__":

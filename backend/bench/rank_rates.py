@@ -193,7 +193,7 @@ def measure(
                 decode(run, plan, table, layout.name)
                 reuse(run, plan, table, layout.name)
         except (RuntimeError, BackendError) as error:
-            table.add("rates", layout.name, f"{type(error).__name__}: {error}"[:300], False)
+            table.fail("rates", layout.name, f"{type(error).__name__}: {error}")
 
 
 def _stack_bytes(run: Running) -> int:

@@ -120,16 +120,7 @@ def work(options: argparse.Namespace, comm: GroupComm) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    if results.is_rank(arguments):
-        commands, options, comm = results.follow(arguments)
-        work(options, comm)
-        results.wait_for_end(commands)
-        return 0
-    options = results.parser("reduce", __doc__).parse_args(arguments)
-    processes, comm = results.lead(MODULE, options)
-    status = work(options, comm)
-    results.finish(processes)
-    return status
+    return results.run_on_all(MODULE, "reduce", __doc__, work, arguments)
 
 
 if __name__ == "__main__":

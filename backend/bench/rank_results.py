@@ -4,12 +4,14 @@ A step writes its table anew with every row, so that one that is cut off leaves 
 """
 
 import argparse
+import contextlib
 import json
-from collections.abc import Sequence
+import logging
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,10 +19,14 @@ from k3agent.backend.errors import PeerLostError
 from k3agent.backend.kernels.bench import environment
 from k3agent.backend.parallel import groups
 from k3agent.backend.parallel.comm import GroupComm
-from k3agent.backend.parallel.processes import RankProcesses, attach, end_process
+from k3agent.backend.parallel.processes import Raised, RankProcesses, attach, end_process
 
-OK, DIFFERS, SHOWN = "ok", "DIFFERS", ""
-"""Verdicts; a row that is only shown has none."""
+log = logging.getLogger(__name__)
+
+Work = Callable[[argparse.Namespace, GroupComm], int]
+"""What each rank does in a step; the status counts from rank 0."""
+OK, DIFFERS, FAILED, SHOWN = "ok", "DIFFERS", "FAILED", ""
+"""Verdicts; a row that is only shown has none, and one that could not be found out has failed."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +50,15 @@ class Table:
 
     def add(self, what: str, layout: str, value: str, is_good: bool | None = None) -> None:
         """One more row, on paper at once; `is_good` None: not judged."""
-        verdict = SHOWN if is_good is None else OK if is_good else DIFFERS
-        self.rows.append(Row(what, layout, value, verdict))
-        print(f"{self.step}: {layout}: {what}: {value} {verdict}".rstrip(), flush=True)
+        self._write(Row(what, layout, value, SHOWN if is_good is None else OK if is_good else DIFFERS))
+
+    def fail(self, what: str, layout: str, why: object) -> None:
+        """A row about something that could not be found out."""
+        self._write(Row(what, layout, " ".join(str(why).split())[:600], FAILED))
+
+    def _write(self, row: Row) -> None:
+        self.rows.append(row)
+        print(f"{self.step}: {row.layout}: {row.what}: {row.value} {row.verdict}".rstrip(), flush=True)
         versions = environment(torch.device(self.device))
         found = {"step": self.step, **versions, "rows": [asdict(row) for row in self.rows]}
         (self.folder / f"{self.step}.json").write_text(json.dumps(found, indent=1), "utf-8")
@@ -59,8 +71,8 @@ class Table:
 
     @property
     def status(self) -> int:
-        """The exit status: 1 if a row differs, or if there is none."""
-        return int(not self.rows or any(row.verdict == DIFFERS for row in self.rows))
+        """The exit status: 1 if a row differs or failed, or if there is none."""
+        return int(not self.rows or any(row.verdict in (DIFFERS, FAILED) for row in self.rows))
 
 
 def parser(step: str, description: str | None) -> argparse.ArgumentParser:
@@ -92,8 +104,29 @@ def device_of(rank: int, options: argparse.Namespace) -> torch.device:
     return groups.device_of(rank, options.ranks, options.device)
 
 
-def lead(module: str, options: argparse.Namespace) -> tuple[RankProcesses, GroupComm]:
-    """Start ranks 1 and up, which run `module`, and meet them as rank 0."""
+def run_on_all(module: str, step: str, description: str | None, work: Work, arguments: Sequence[str]) -> int:
+    """The main function of a step that all ranks run: rank 0 is the command, and starts the others as
+    `python -m module RANK COMMANDS_FD LIFE_FD`. Returns rank 0's status.
+
+    An error ends the process at once: a rank that goes by the usual way may wait for its peers.
+    """
+    if arguments and arguments[0].isdigit():
+        return _follow(int(arguments[0]), work, *attach(*arguments[1:3]))
+    options = parser(step, description).parse_args(arguments)
+    processes, comm = _lead(module, options)
+    try:
+        status = work(options, comm)
+    except Exception as error:
+        log.exception("rank 0 cannot go on")
+        processes.fail(error)
+    processes.ask_to_stop()
+    # NCCL takes a group down when all ranks do
+    groups.leave_group()
+    processes.close()
+    return status
+
+
+def _lead(module: str, options: argparse.Namespace) -> tuple[RankProcesses, GroupComm]:
     groups.set_environment()
     device = device_of(0, options)
     store = groups.open_store(options.ranks)
@@ -106,43 +139,25 @@ def lead(module: str, options: argparse.Namespace) -> tuple[RankProcesses, Group
         processes.lose(f"the ranks did not meet: {error}")
 
 
-def follow(arguments: Sequence[str]) -> tuple[Connection, argparse.Namespace, GroupComm]:
-    """The same as a rank above 0, started as `python -m module RANK COMMANDS_FD LIFE_FD`."""
-    rank = int(arguments[0])
-    commands, _life = attach(*arguments[1:3])
+def _follow(rank: int, work: Work, commands: Connection, life: Connection) -> int:
     first: tuple[argparse.Namespace, int] = commands.recv()
     options, port = first
-    groups.set_environment()
-    device = device_of(rank, options)
-    store = groups.join_store(options.ranks, port)
-    backend = groups.backend_for(options.device)
-    return commands, options, groups.join_group(store, rank, options.ranks, backend, device)
-
-
-def finish(processes: RankProcesses) -> None:
-    """All ranks leave; NCCL takes a group down when all do."""
-    processes.ask_to_stop()
-    groups.leave_group()
-    processes.close()
-
-
-def wait_for_end(commands: Connection) -> None:
-    """A rank above 0 waits until rank 0 is done: its own end would look like a death."""
+    try:
+        groups.set_environment()
+        device = device_of(rank, options)
+        store = groups.join_store(options.ranks, port)
+        backend = groups.backend_for(options.device)
+        work(options, groups.join_group(store, rank, options.ranks, backend, device))
+    except Exception as error:
+        log.exception("rank %d cannot go on", rank)
+        with contextlib.suppress(OSError):
+            life.send(Raised(f"{type(error).__name__}: {error}", isinstance(error, PeerLostError)))
+        os._exit(1)
+    # until rank 0 says stop, this end would look like a death
     commands.recv()
     groups.leave_group()
-
-
-def is_rank(arguments: Sequence[str]) -> bool:
-    """Was the program started as a rank above 0?"""
-    return bool(arguments) and arguments[0].isdigit()
+    return 0
 
 
 def gib(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.1f} GiB"
-
-
-def seconds_text(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.2f}" for value in values) + " s"
-
-
-Json = dict[str, Any]

@@ -141,7 +141,7 @@ def main(arguments: list[str]) -> int:
                     table.add(f"{len(found)} answers and hits", server.name, value, found == expected)
                     kill(server, ranks - 1 if place == 0 else 0, table)
             except (BackendError, httpx.HTTPError) as error:
-                table.add("server", results.name_of(ranks, dealt), str(error), False)
+                table.fail("server", results.name_of(ranks, dealt), error)
     return table.status
 
 

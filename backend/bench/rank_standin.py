@@ -9,6 +9,8 @@ import json
 import math
 import sys
 import zlib
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ import torch
 from torch import Tensor
 
 from k3agent.backend.bench.standins import LEAST_DECAY, MOST_DECAY, find
-from k3agent.backend.config import ModelConfig
+from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.engine import worker
 from k3agent.backend.engine.messages import EngineSettings
+from k3agent.backend.kernels.ahead import compiles, compiling_ahead
+from k3agent.backend.model.inputs import CacheTensors, ForwardBatch, allocate_cache
 from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.parallel.groups import device_of
 from k3agent.backend.parallel.shard import Shard
@@ -28,6 +32,8 @@ from k3agent.backend.shapes import checkpoint_tensors
 MODULE = "k3agent.backend.bench.rank_standin"
 SOME_EXPERTS = 64
 """Drawn at once: a rank that has others leaves them out."""
+COMPILED = ((2048,), (16,) * 8, (16,) * 32)
+"""Lengths of prompts side by side that kernels are compiled for."""
 _DIVIDED = ("experts", "attention", "dense", "shared", "vocabulary")
 
 
@@ -95,7 +101,42 @@ def load(settings: EngineSettings, shard: Shard) -> K3ForCausalLM:
         )
     fill(model)
     model.finish_loading()
+    if compiles(device):
+        compile_kernels(model)
     return model.eval()
+
+
+def compile_kernels(model: K3ForCausalLM) -> None:
+    """Compile on all cores what short and long passes need; all ranks do so side by side."""
+    with compiling_ahead(model.device):
+        for lengths in COMPILED:
+            several = batches(model.whole_config.vocab_size, lengths, model.device)
+            cache = cache_for(model, several[0])
+            for batch in several:
+                model(batch, cache)
+    torch.cuda.synchronize(model.device)
+
+
+def batches(vocab_size: int, lengths: Sequence[int], device: torch.device) -> list[ForwardBatch]:
+    """Prompts side by side, and a token more for each; the same on all ranks."""
+    generator = torch.Generator().manual_seed(5)
+    widest = max(-(-(length + 1) // PAGE_SIZE) for length in lengths)
+    count = len(lengths)
+    table = torch.arange(count * widest, device=device).view(count, widest)
+
+    def batch(contexts: list[int], counts: list[int]) -> ForwardBatch:
+        starts = [0, *accumulate(counts)]
+        ids = torch.randint(vocab_size, (starts[-1],), generator=generator).to(device)
+        has_state = [context > 0 for context in contexts]
+        return ForwardBatch(ids, starts, contexts, table, list(range(count)), has_state)  # pyright: ignore[reportArgumentType]  # plain tensors
+
+    return [batch([0] * count, list(lengths)), batch(list(lengths), [1] * count)]
+
+
+def cache_for(model: K3ForCausalLM, batch: ForwardBatch) -> CacheTensors:
+    """An empty cache that has room for the batch."""
+    table = batch.page_table
+    return allocate_cache(model.config, table.numel(), table.shape[0], model.dtype, model.device)
 
 
 @torch.no_grad()

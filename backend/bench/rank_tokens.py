@@ -67,7 +67,16 @@ def play(folder: Path, ranks: int, dealt: int, device: str, limit_s: float) -> L
     with tempfile.TemporaryDirectory() as disk:
         flags = ["--tp", str(ranks), "--expert-parallel", str(dealt), "--device", device, "--dtype", DTYPE]
         ended = subprocess.run(
-            [sys.executable, "-P", "-m", "k3agent.backend.bench.rank_play", folder, *flags, "--disk", disk],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "k3agent.backend.bench.rank_play",
+                str(folder),
+                *flags,
+                "--disk",
+                disk,
+            ],
             capture_output=True,
             text=True,
             timeout=limit_s,
@@ -91,7 +100,7 @@ def by_tier(lives: Lives) -> str:
 def judge(table: results.Table, name: str, layout: str, found: Lives | str, expected: Lives | str) -> None:
     """Rows of one layout beside one rank; a text is what went wrong."""
     if isinstance(found, str) or isinstance(expected, str):
-        table.add(f"{name}, tokens", layout, found if isinstance(found, str) else "one rank failed", False)
+        table.fail(f"{name}, tokens", layout, found if isinstance(found, str) else f"one rank: {expected}")
         return
     tokens = [life["tokens"] for life in found]
     count = sum(len(ids) for life in tokens for ids in life.values())
@@ -117,9 +126,11 @@ def main(arguments: list[str]) -> int:
         def run(job: tuple[Path, Path, int, int]) -> Lives | str:
             _, wide, ranks, dealt = job
             try:
-                left = max(deadline - time.monotonic(), 1.0)
-                return play(wide, ranks, dealt, options.device, left)
-            except (BackendError, subprocess.TimeoutExpired, ValueError) as error:
+                left = deadline - time.monotonic()
+                return play(wide, ranks, dealt, options.device, left) if left > 0 else "no time was left"
+            except subprocess.TimeoutExpired:
+                return "not over when the time was"
+            except (BackendError, ValueError) as error:
                 return str(error)
 
         # each engine leaves a GPU idle most of the time

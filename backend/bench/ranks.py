@@ -21,8 +21,6 @@ from pathlib import Path
 
 import torch
 
-from k3agent.backend.kernels.bench import environment
-
 WORK = Path("build/ranks")
 LEAST_S = 15.0
 """A step that has less is not begun."""
@@ -123,20 +121,24 @@ class Session:
 
     def _bundle(self) -> None:
         """What is known by now, in three files."""
-        options, versions = self.options, environment(torch.device(self.options.device))
-        page = [f"### {options.ranks} ranks", ", ".join(f"{k} {v}" for k, v in versions.items())]
-        logs, found = list[str](), list[dict[str, object]]()
+        options, versions = self.options, dict[str, str]()
+        page, logs, found = [f"### {options.ranks} ranks"], list[str](), list[dict[str, object]]()
         for outcome in self.outcomes:
             table, data, log = (options.folder / f"{outcome.step}.{end}" for end in ("md", "json", "log"))
             page.append(
                 f"#### {outcome.step}\n\n`{outcome.command}`: status {outcome.status}, {outcome.seconds} s"
             )
             page.append(table.read_text("utf-8") if table.exists() else "It left no table.")
-            rows = json.loads(data.read_text("utf-8"))["rows"] if data.exists() else []
+            # a look at the GPU from here would take memory that the steps need
+            known = json.loads(data.read_text("utf-8")) if data.exists() else {}
+            rows = known.pop("rows", [])
+            known.pop("step", None)
+            versions |= known
             found.append({**asdict(outcome), "rows": rows})
             text = log.read_text("utf-8", errors="replace")
             logs.append(f"== {outcome.step}: status {outcome.status}\n{text[-LOG_CHARACTERS:]}")
-        (options.out / "ranks.md").write_text("\n\n".join(page), "utf-8")
+        page.insert(1, ", ".join(f"{name} {value}" for name, value in versions.items()))
+        (options.out / "ranks.md").write_text("\n\n".join(page) + "\n", "utf-8")
         (options.out / "ranks.json").write_text(json.dumps({**versions, "steps": found}, indent=1), "utf-8")
         (options.out / "ranks.log").write_text("\n".join(logs), "utf-8")
 

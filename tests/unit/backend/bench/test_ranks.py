@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from k3agent.backend.bench.standins import AloneOf
 from k3agent.backend.bench.widened import widen
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.engine.messages import EngineSettings
+from k3agent.backend.errors import RANK_LOST_STATUS
 from k3agent.backend.model.weights import load_model
 from k3agent.backend.parallel.shard import Shard, check_layout
 from k3agent.backend.parity import run
@@ -140,3 +142,33 @@ def test_a_step_that_fails_or_hangs_takes_no_other_with_it(
     assert "| a table |" in page and "status 124" in page
     assert "an illegal memory access" in log and "begun" in log
     assert len(json.loads((tmp_path / "ranks.json").read_text())["steps"]) == 3
+
+
+BROKEN = """
+import sys, time, torch
+from k3agent.backend.bench.rank_results import run_on_all
+def work(options, comm):
+    if comm.rank == int(options.limit_s):
+        raise KeyError("what is not there")
+    time.sleep(600)
+    return 0
+if __name__ == "__main__":
+    sys.exit(run_on_all("broken_step", "broken", "", work, sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_of_one_rank_ends_a_step_at_once(tmp_path: Path, rank: int) -> None:
+    (tmp_path / "broken_step.py").write_text(BROKEN)
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-P", "-m", "broken_step", "--device", "cpu", "--limit-s", str(rank)]
+    ended = subprocess.run(
+        [*command, "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        env=os.environ | {"PYTHONPATH": paths},
+        check=False,
+    )
+    assert ended.returncode == RANK_LOST_STATUS, ended.stdout + ended.stderr
+    assert f"rank {rank} failed: " in ended.stderr and "what is not there" in ended.stderr
