@@ -206,7 +206,8 @@ class TaskBrief:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A server of foreign tools (MCP): a program (`command`), or an address (`url`). `origin`: where it is
+    """A server of foreign tools (MCP): a program (`command`), or an address (`url`), of the older kind with
+    `is_sse`. `origin`: where it is
     configured; `problem`: why it cannot be used as it stands there.
     """
 
@@ -216,6 +217,7 @@ class ServerSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str = ""
     url: str = ""
+    is_sse: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     client_id: str = ""
     scope: str = ""

@@ -171,6 +171,7 @@ def _add(argv: Sequence[str]) -> int:
     add = parser.add_argument
     add("name", metavar="NAME", help="letters, digits, - and _")
     add("--url", metavar="URL", help="the server's address (streamable HTTP)")
+    add("--sse", action="store_true", help="with --url: the transport from before 2025-03-26")
     add("--env", action="append", default=[], metavar="K=V", help="a variable for the program; repeatable")
     add("--header", action="append", default=[], metavar="K: V", help="a header for the address; repeatable")
     add("--client-id", metavar="ID", help="for servers where programs cannot register themselves")
@@ -182,9 +183,11 @@ def _add(argv: Sequence[str]) -> int:
     args = parser.parse(words)
     if bool(args.url) == bool(command):
         parser.error("give either -- COMMAND ARGS... or --url URL.")
+    if args.sse and not args.url:
+        parser.error("--sse is a kind of --url.")
     entry: JsonObject = {"command": command[0], "args": command[1:]} if command else {}
     if args.url:
-        entry = {"type": "http", "url": args.url}
+        entry = {"type": "sse" if args.sse else "http", "url": args.url}
         if args.client_id:
             entry["client_id"] = args.client_id
     for key, given, sign in (("env", args.env, "="), ("headers", args.header, ":")):

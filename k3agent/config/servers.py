@@ -127,11 +127,7 @@ def server_of(
     if bool(texts["command"]) == bool(texts["url"]):
         raise ConfigError(f"{where}: give either a command (a program) or a url")
     problem = ""
-    if entry.get("type") == "sse":
-        problem = (
-            "the transport sse is from before 2025-03-26 and not spoken here; use the server's http address"
-        )
-    elif texts["url"] and not texts["url"].startswith(("http://", "https://")):
+    if texts["url"] and not texts["url"].startswith(("http://", "https://")):
         raise ConfigError(f"{where}: url {texts['url']!r:.80} is no http or https address")
     env, headers = (_map(entry, key, where, expand) for key in ("env", "headers"))
     words = tuple(expand(word) for word in args)
@@ -140,6 +136,7 @@ def server_of(
     return ServerSpec(
         name=name,
         **texts,
+        is_sse=entry.get("type") == "sse",
         args=words,
         env=env,
         headers=headers,

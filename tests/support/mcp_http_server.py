@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--login", action="store_true")
     parser.add_argument("--ends-in", type=int, default=3600)
     parser.add_argument("--json", action="store_true", help="answer with JSON instead of events")
+    parser.add_argument("--sse", action="store_true", help="the transport from before 2025-03-26")
     args = parser.parse_args()
     url = f"http://127.0.0.1:{args.port}"
     options: dict[str, Any] = {}
@@ -125,7 +126,7 @@ def main() -> None:
         await ctx.session.send_tool_list_changed()
         return "grown"
 
-    app = server.streamable_http_app(json_response=args.json)
+    app = server.sse_app(sse_path="/mcp") if args.sse else server.streamable_http_app(json_response=args.json)
     print("ready", flush=True)
     uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="warning")
 

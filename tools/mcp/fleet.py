@@ -16,6 +16,7 @@ from k3agent.tools.mcp.catalog import PREFIX, Listed, remember, remembered
 from k3agent.tools.mcp.http import HttpTransport
 from k3agent.tools.mcp.oauth import StoredLogin, TokenStore
 from k3agent.tools.mcp.server import Server, State
+from k3agent.tools.mcp.sse import SseTransport
 from k3agent.tools.mcp.transport import Transport
 from k3agent.tools.support.processes import SessionLog, reap_orphans
 from k3agent.types import JsonObject, ServerSpec, ToolSpec
@@ -104,7 +105,8 @@ class Fleet:
     ) -> Transport:
         has_own = any(name.lower() == "authorization" for name in spec.headers)
         authority = None if has_own else StoredLogin(spec, self._tokens(spec.name))
-        return HttpTransport(spec, on_message, on_end, authority)
+        transport = SseTransport if spec.is_sse else HttpTransport
+        return transport(spec, on_message, on_end, authority)
 
     def _changed(self, server: Server) -> None:
         name = server.spec.name

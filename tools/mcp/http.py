@@ -40,9 +40,10 @@ class Authority(Protocol):
 
 
 @dataclass(slots=True)
-class _Event:
-    """What a stream has said of going on."""
+class StreamState:
+    """What a stream has said of going on, and the kind of the event that is being given."""
 
+    kind: str = ""
     last_id: str = ""
     retry_s: float = 1.0
 
@@ -64,6 +65,8 @@ class HttpTransport:
         self._on_message, self._on_end = on_message, on_end
         self._authority = authority
         self._client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_S, write=60.0))
+        # where messages go
+        self._address = spec.url
         self._session = ""
         self._version = ""
         self._queue: asyncio.Queue[JsonObject] = asyncio.Queue()
@@ -105,10 +108,10 @@ class HttpTransport:
             async with asyncio.timeout(limit_s):
                 await self._post(message)
         except (self._httpx.HTTPError, TimeoutError) as error:
-            self._fail(message, HTTP_CODE, f"{self._spec.url} cannot be reached: {_words(error)}")
+            self._fail(message, HTTP_CODE, f"{self._spec.url} cannot be reached: {words(error)}")
         except (self._httpx.InvalidURL, ValueError) as error:
             # A header with characters that no header can have, for one.
-            self._fail(message, HTTP_CODE, f"no request to {self._spec.url} can be made: {_words(error)}")
+            self._fail(message, HTTP_CODE, f"no request to {self._spec.url} can be made: {words(error)}")
         except K3AgentError as error:
             self._fail(message, HTTP_CODE, f"the login at {self._spec.url} cannot be kept: {error}")
 
@@ -138,7 +141,7 @@ class HttpTransport:
     async def _post(self, message: JsonObject, *, is_again: bool = False) -> None:
         body = json.dumps(message, separators=(",", ":")).encode()
         request = self._client.build_request(
-            "POST", self._spec.url, content=body, headers=await self._headers()
+            "POST", self._address, content=body, headers=await self._headers()
         )
         response = await self._client.send(request, stream=True)
         try:
@@ -179,7 +182,7 @@ class HttpTransport:
 
     async def _stream(self, message: JsonObject, response: Any) -> None:
         """Events until the answer; a stream that ends before is gone on with."""
-        state = _Event()
+        state = StreamState()
         number = message.get("id")
         if await self._read(response, state, number):
             return
@@ -193,10 +196,10 @@ class HttpTransport:
                     return
         self._fail(message, HTTP_CODE, "the connection was cut before the answer")
 
-    async def _read(self, response: Any, state: _Event, number: Any) -> bool:
+    async def _read(self, response: Any, state: StreamState, number: Any) -> bool:
         """Hand on every message; whether the answer to request `number` was among them."""
         try:
-            async for data in _events(response, state):
+            async for data in events(response, state):
                 try:
                     message = json.loads(data)
                 except (ValueError, RecursionError):
@@ -206,12 +209,12 @@ class HttpTransport:
                 if isinstance(message, dict) and "method" not in message and message.get("id") == number:
                     return True
         except self._httpx.TransportError as error:
-            log.info("MCP server %s: a stream broke: %s", self._spec.name, _words(error))
+            log.info("MCP server %s: a stream broke: %s", self._spec.name, words(error))
         return False
 
     async def _listen(self) -> None:
         """The server's own stream, for changes of its tools. Many servers have none."""
-        state = _Event()
+        state = StreamState()
         wait_s = 1.0
         while True:
             try:
@@ -225,7 +228,7 @@ class HttpTransport:
                     wait_s = 1.0
                     await self._read(response, state, object())
             except self._httpx.HTTPError as error:
-                log.debug("MCP server %s: no stream: %s", self._spec.name, _words(error))
+                log.debug("MCP server %s: no stream: %s", self._spec.name, words(error))
                 wait_s = min(wait_s * 2, MAX_WAIT_S)
             await asyncio.sleep(max(wait_s, min(state.retry_s, MAX_WAIT_S)))
 
@@ -239,7 +242,7 @@ class HttpTransport:
                 async with asyncio.timeout(2.0):
                     await self._client.delete(self._spec.url, headers=await self._headers())
             except (self._httpx.HTTPError, TimeoutError) as error:
-                log.debug("MCP server %s: its session stays: %s", self._spec.name, _words(error))
+                log.debug("MCP server %s: its session stays: %s", self._spec.name, words(error))
         await self._client.aclose()
 
 
@@ -252,15 +255,17 @@ async def _bounded(response: Any, limit: int) -> bytes:
     return bytes(data[: limit + 1])
 
 
-async def _events(response: Any, state: _Event) -> AsyncIterator[str]:
-    """The data of each event; id and retry are kept in `state`."""
+async def events(response: Any, state: StreamState) -> AsyncIterator[str]:
+    """The data of each event; its kind, id and retry are kept in `state`."""
     lines: list[str] = []
+    kind = ""
     size = 0
     async for line in _lines(response):
         if line == "":
+            state.kind = kind
             if lines and (data := "\n".join(lines)):
                 yield data
-            lines, size = [], 0
+            lines, size, kind = [], 0, ""
             continue
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
@@ -269,6 +274,8 @@ async def _events(response: Any, state: _Event) -> AsyncIterator[str]:
             if size > MAX_MESSAGE_BYTES:
                 return
             lines.append(value)
+        elif name == "event":
+            kind = value
         elif name == "id" and "\0" not in value:
             state.last_id = value
         elif name == "retry" and value.isdecimal() and len(value) < 9:
@@ -299,5 +306,5 @@ async def _lines(response: Any) -> AsyncIterator[str]:
         yield b"".join(parts).rstrip(b"\r").decode("utf-8", "replace")
 
 
-def _words(error: BaseException) -> str:
+def words(error: BaseException) -> str:
     return str(error) or type(error).__name__

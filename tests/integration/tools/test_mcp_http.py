@@ -81,10 +81,10 @@ def results(server: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("flags", [(), ("--json",)])
+@pytest.mark.parametrize("flags", [(), ("--json",), ("--sse",)])
 def test_tools_behind_an_address_are_listed_and_called(bench: Bench, flags: tuple[str, ...]) -> None:
     with far(*flags) as (url, _):
-        configure(bench, url)
+        configure(bench, url, type="sse" if "--sse" in flags else "http")
         (entry,) = json.loads(bench.run("mcp", "list", "--json").out)
         assert (entry["status"], entry["tools"]) == ("ready", 3)
         with served(
@@ -98,9 +98,10 @@ def test_tools_behind_an_address_are_listed_and_called(bench: Bench, flags: tupl
     assert wrong.startswith("Error")
 
 
-def test_tools_that_come_during_a_session_are_told_of_at_its_end(bench: Bench) -> None:
-    with far() as (url, _):
-        configure(bench, url)
+@pytest.mark.parametrize("kind", ["http", "sse"])
+def test_tools_that_come_during_a_session_are_told_of_at_its_end(bench: Bench, kind: str) -> None:
+    with far(*(["--sse"] if kind == "sse" else [])) as (url, _):
+        configure(bench, url, type=kind)
         assert bench.run("mcp", "test", "far").code == 0
         steps = [
             Step(calls=(ScriptedCall(name="mcp__far__grow"),)),
@@ -124,6 +125,50 @@ def test_a_server_that_is_gone_fails_its_call_alone(bench: Bench) -> None:
         ran = bench.stream("go", "--allow", "mcp__far__*")
     assert ran.result["subtype"] == "success"
     assert "cannot be reached" in results(server)[0]
+
+
+def test_an_older_server_that_is_gone_or_is_none_is_told(bench: Bench) -> None:
+    assert bench.run("mcp", "add", "old", "--sse", "--url", f"http://127.0.0.1:{free_port()}/sse").code == 0
+    assert "cannot be reached" in bench.run("mcp", "list").out
+    with far() as (url, _):
+        configure(bench, url, type="sse", start_timeout_s=5)
+        said = bench.run("mcp", "test", "far")
+    assert said.code == 1 and "no stream of events" in said.out + said.err
+
+
+def test_an_older_server_that_ends_in_a_session_fails_its_calls(bench: Bench) -> None:
+    with far("--sse") as (url, process):
+        configure(bench, url, type="sse")
+        kill = Step(calls=(ScriptedCall(name="shell", arguments={"command": "sleep 2"}),))
+        with served(bench, [call("add", a=2, b=3), kill, call("add", a=1, b=1), Step(text="done")]) as server:
+            running = bench.start("run", "go", "--allow", "mcp__far__*", "--output-format", "json")
+            end = time.monotonic() + 100
+            while len(server.requests) < 2 and time.monotonic() < end:
+                time.sleep(0.05)
+            process.kill()
+            out, _ = running.communicate(timeout=100)
+    assert json.loads(out.splitlines()[-1])["subtype"] == "success"
+    first, _, last = results(server)
+    assert first == "5" and "cannot be" in last
+
+
+def test_an_older_server_cannot_send_messages_elsewhere(bench: Bench) -> None:
+    """Its first event names the address for calls, and tokens go there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(65536)
+                head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+                peer.sendall(f"{head}event: endpoint\ndata: http://127.0.0.2:{port}/take\n\n".encode())
+                peer.recv(1)
+
+        threading.Thread(target=answer, daemon=True).start()
+        configure(bench, f"http://127.0.0.1:{port}/sse", type="sse")
+        said = bench.run("mcp", "test", "far")
+    assert said.code == 1 and "messages at another server" in said.out + said.err
 
 
 def sign_in(bench: Bench) -> subprocess.Popen[str]:

@@ -23,13 +23,13 @@ class Response:
             yield piece
 
 
-def read(data: bytes, cuts: list[int]) -> tuple[list[str], http._Event]:
+def read(data: bytes, cuts: list[int]) -> tuple[list[str], http.StreamState]:
     places = sorted({min(cut, len(data)) for cut in cuts})
     pieces = [data[start:end] for start, end in zip([0, *places], [*places, len(data)], strict=True)]
-    state = http._Event()
+    state = http.StreamState()
 
     async def all_events() -> list[str]:
-        return [event async for event in http._events(Response([piece for piece in pieces if piece]), state)]
+        return [event async for event in http.events(Response([piece for piece in pieces if piece]), state)]
 
     return asyncio.run(all_events()), state
 
