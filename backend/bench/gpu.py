@@ -130,6 +130,8 @@ def page(folder: Path) -> str:
                 else table.read_text("utf-8")
             )
             sections.append(text.strip() + "\n")
+    # of bench.ranks, one for each number of them
+    sections += [file.read_text("utf-8") for file in sorted(folder.glob("ranks*.md"))]
     return "\n".join(sections)
 
 

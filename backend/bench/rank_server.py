@@ -17,7 +17,7 @@ import httpx
 
 from k3agent.backend.bench import rank_results as results
 from k3agent.backend.bench.local_server import family
-from k3agent.backend.bench.rank_tokens import models
+from k3agent.backend.bench.rank_tokens import fitting, models
 from k3agent.backend.bench.widened import widen
 from k3agent.backend.errors import RANK_LOST_STATUS, BackendError
 
@@ -129,16 +129,17 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         model = folder / "model"
-        widen(models(options.fixtures)[0], model, options.ranks)
+        config = widen(models(options.fixtures)[0], model, options.ranks)
         with Server(model, folder, options, 1, 1) as server:
             expected = answers(server)
-        for place, (ranks, dealt) in enumerate(results.layouts(options.ranks)):
+        for place, (ranks, dealt) in enumerate(fitting(config, options.ranks)):
             try:
                 with Server(model, folder, options, ranks, dealt) as server:
                     found = answers(server)
                     hits = [count for _, count in found]
                     value = f"{'the same' if found == expected else 'others'}, cached tokens {hits}"
                     table.add(f"{len(found)} answers and hits", server.name, value, found == expected)
+                    # a rank beside the engine first, then the engine, which is rank 0
                     kill(server, ranks - 1 if place == 0 else 0, table)
             except (BackendError, httpx.HTTPError) as error:
                 table.fail("server", results.name_of(ranks, dealt), error)

@@ -56,7 +56,7 @@ def fitting(config: ModelConfig, ranks: int) -> list[tuple[int, int]]:
         try:
             check_layout(config, *layout)
         except BackendError as error:
-            print(f"tokens: {error}", flush=True)
+            print(f"left out: {error}", flush=True)
             continue
         found.append(layout)
     return found

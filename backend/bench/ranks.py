@@ -4,7 +4,8 @@
 Steps, each a process of its own with a time limit: `reduce` (sums over ranks), `tokens` (tiny models through
 the engine, hits of all tiers), `server` (answers, and a rank killed), `layers` (each layer of real shape),
 `check` (rankcheck), `slice` (a K3 that one card does not hold), `rates`. After each one the folder holds what
-is known in three files: `ranks.md`, `ranks.json` and `ranks.log`.
+is known in three files, with two ranks `ranks2.md`, `ranks2.json` and `ranks2.log`; `bench.gpu --only-page`
+puts the first one into `docs/performance.md` if it finds it in its folder.
 """
 
 import argparse
@@ -122,7 +123,7 @@ class Session:
     def _bundle(self) -> None:
         """What is known by now, in three files."""
         options, versions = self.options, dict[str, str]()
-        page, logs, found = [f"### {options.ranks} ranks"], list[str](), list[dict[str, object]]()
+        page, logs, found = [f"## {options.ranks} ranks"], list[str](), list[dict[str, object]]()
         for outcome in self.outcomes:
             table, data, log = (options.folder / f"{outcome.step}.{end}" for end in ("md", "json", "log"))
             page.append(
@@ -138,9 +139,11 @@ class Session:
             text = log.read_text("utf-8", errors="replace")
             logs.append(f"== {outcome.step}: status {outcome.status}\n{text[-LOG_CHARACTERS:]}")
         page.insert(1, ", ".join(f"{name} {value}" for name, value in versions.items()))
-        (options.out / "ranks.md").write_text("\n\n".join(page) + "\n", "utf-8")
-        (options.out / "ranks.json").write_text(json.dumps({**versions, "steps": found}, indent=1), "utf-8")
-        (options.out / "ranks.log").write_text("\n".join(logs), "utf-8")
+        (options.out / f"ranks{options.ranks}.md").write_text("\n\n".join(page) + "\n", "utf-8")
+        (options.out / f"ranks{options.ranks}.json").write_text(
+            json.dumps({**versions, "steps": found}, indent=1), "utf-8"
+        )
+        (options.out / f"ranks{options.ranks}.log").write_text("\n".join(logs), "utf-8")
 
 
 def _await(process: "subprocess.Popen[bytes]", seconds: float) -> int:

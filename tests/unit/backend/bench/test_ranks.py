@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.tiny_k3 import write_tiny_k3
 
-from k3agent.backend.bench import rank_layers, rank_results, rank_standin, ranks
+from k3agent.backend.bench import gpu, rank_layers, rank_results, rank_standin, ranks
 from k3agent.backend.bench.standins import AloneOf
 from k3agent.backend.bench.widened import widen
 from k3agent.backend.chat.tokenizer import Tokenizer
@@ -138,10 +138,11 @@ def test_a_step_that_fails_or_hangs_takes_no_other_with_it(
     session.run([ranks.Step("fails", ""), ranks.Step("hangs", "", seconds=2), ranks.Step("works", "")])
     assert time.monotonic() - begun < 60
     assert {one.step: one.status for one in session.outcomes} == {"fails": 1, "hangs": 124, "works": 0}
-    page, log = ((tmp_path / f"ranks.{end}").read_text() for end in ("md", "log"))
+    page, log = ((tmp_path / f"ranks2.{end}").read_text() for end in ("md", "log"))
     assert "| a table |" in page and "status 124" in page
     assert "an illegal memory access" in log and "begun" in log
-    assert len(json.loads((tmp_path / "ranks.json").read_text())["steps"]) == 3
+    assert len(json.loads((tmp_path / "ranks2.json").read_text())["steps"]) == 3
+    assert page in gpu.page(tmp_path)
 
 
 BROKEN = """
