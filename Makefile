@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: docs man bench-tui demo test setup check e2e gpu soak ci wheel lock audit clean
+.PHONY: docs man references bench-tui demo test setup check e2e gpu soak ci wheel lock audit clean
 
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
@@ -57,6 +57,14 @@ bench-tui: $(STAMP)
 # The documentation site, into build/site; a broken link fails.
 docs: $(STAMP)
 	$(BIN)/python scripts/docs_site.py
+
+# MCP's reference servers, for tests/integration/tools/test_mcp_reference.py; what cannot be had here is skipped there.
+references: $(STAMP)
+	@$(BIN)/python -m venv build/references && build/references/bin/pip install --quiet "mcp-server-git==2026.10.19" \
+	  || echo "references: the package index cannot be asked; mcp-server-git is not tested."
+	@npm install --silent --prefix build/references/npm @modelcontextprotocol/server-everything@2026.8.31 \
+	  @modelcontextprotocol/server-filesystem@2026.8.31 \
+	  || echo "references: npm is not here, or cannot ask its registry; its servers are not tested."
 
 # The manual page, from the parsers of all commands; the wheel installs it.
 man: $(STAMP)

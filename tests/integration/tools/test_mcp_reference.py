@@ -1,8 +1,9 @@
-"""The reference servers of PyPI and npm, where they are installed (on PATH)."""
+"""The reference servers of PyPI and npm, where they are installed: by `make references`, or on PATH."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from support.runs import served
 
 from k3agent.providers.scripted import ScriptedCall, Step
 
+REFERENCES = Path(__file__).resolve().parents[3] / "build" / "references"
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
@@ -20,9 +23,10 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def use(bench: Bench, name: str, *args: str) -> None:
-    program = shutil.which(name)
+    places = [REFERENCES / "bin", REFERENCES / "npm" / "node_modules" / ".bin"]
+    program = shutil.which(name, path=os.pathsep.join([*map(str, places), os.environ["PATH"]]))
     if program is None:
-        pytest.skip(f"{name} is not installed")
+        pytest.skip(f"{name} is not installed: `make references` brings it")
     folder = bench.root / "config" / "k3agent"
     folder.mkdir(parents=True)
     entry = {"command": program, "args": list(args), "start_timeout_s": 120}
