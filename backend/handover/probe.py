@@ -5,6 +5,7 @@ Nothing of an answer is trusted: texts are cut and cleaned before they are shown
 
 import json
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ from typing import Any
 import httpx
 
 LIMIT_S = 120.0
+QUESTION_LIMIT_S = 400.0
+"""Of one question with all its requests: a server that sends a byte now and then is not waited for."""
+MAX_ANSWER_BYTES = 4 << 20
 MAX_CHARS = 200
 REPEATED_WORDS = 1_500
 """About 4,000 tokens of a prompt that nobody has sent before."""
@@ -29,6 +33,13 @@ TOOL = {
         },
     },
 }
+
+
+# What an answer of another form than expected raises where it is read.
+FORM_ERRORS = (
+    *(ValueError, KeyError, TypeError, IndexError),
+    *(AttributeError, RecursionError, OverflowError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +70,63 @@ class Probe:
         self._client, self.model = client, model
 
     def findings(self) -> Iterator[Finding]:
-        """Each as soon as it is known; a server that does not list models ends it."""
-        yield self._tried("version", self._version)
-        listed = self._tried("models", self._models)
-        yield listed
-        if not listed.is_good:
-            return
-        yield self._tried("tool call", self._tool_call)
-        yield self._tried("reasoning", self._reasoning)
-        yield self._tried("prefix cache", self._cache)
+        """Each as soon as it is known; a server that lists no models, or never ends an answer, ends it."""
+        questions = {
+            "version": self._version,
+            "models": self._models,
+            "tool call": self._tool_call,
+            "reasoning": self._reasoning,
+            "prefix cache": self._cache,
+        }
+        for name, question in questions.items():
+            found = self._in_time(name, question)
+            yield found or Finding(name, is_good=False, text=f"no end within {QUESTION_LIMIT_S:.0f} s")
+            if found is None or (name == "models" and not found.is_good):
+                return
+
+    def _in_time(self, name: str, question: Callable[[], Finding]) -> Finding | None:
+        found: list[Finding] = []
+        # A thread that dies with the process: limits of the client start anew with each byte.
+        asking = threading.Thread(target=lambda: found.append(self._tried(name, question)), daemon=True)
+        asking.start()
+        asking.join(QUESTION_LIMIT_S)
+        return found[0] if found else None
 
     def _tried(self, name: str, question: Callable[[], Finding]) -> Finding:
         try:
             return question()
         except httpx.HTTPStatusError as error:
-            said = plain(error.response.text)
+            said = plain(error)
             return Finding(name, is_good=False, text=f"status {error.response.status_code}: {said}")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             return Finding(name, is_good=False, text=f"no answer: {plain(error) or type(error).__name__}")
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except FORM_ERRORS as error:
             return Finding(
                 name, is_good=False, text=f"an answer of another form than expected ({plain(error)})"
             )
 
     def _get(self, url: str) -> Any:
-        answer = self._client.get(url, headers=self._headers)
-        answer.raise_for_status()
-        return answer.json()
+        return json.loads(self._answer("GET", url))
+
+    def _answer(self, method: str, url: str, body: object = None) -> str:
+        """Raises ValueError for an answer that is too long, HTTPStatusError for one with another status."""
+        with self._client.stream(method, url, json=body, headers=self._headers) as answer:
+            data = bytearray()
+            for piece in answer.iter_bytes():
+                data += piece
+                if len(data) > MAX_ANSWER_BYTES:
+                    raise ValueError(f"more than {MAX_ANSWER_BYTES >> 20} MB")
+            text = data.decode("utf-8", "replace")
+            if not answer.is_success:
+                message = f"{text[: 2 * MAX_CHARS]}"
+                raise httpx.HTTPStatusError(message, request=answer.request, response=answer)
+            return text
 
     def _version(self) -> Finding:
         for engine, path, read in _VERSIONS:
             try:
                 found = read(self._get(f"{self._root}{path}"))
-            except (httpx.HTTPStatusError, ValueError, KeyError, TypeError):
+            except (httpx.HTTPStatusError, *FORM_ERRORS):
                 continue
             return Finding("version", is_good=None, text=f"{engine} {plain(found)}")
         return Finding("version", is_good=None, text="the server does not say")
@@ -109,7 +144,9 @@ class Probe:
         entry = entries[names.index(self.model)]
         window = entry.get("max_model_len") or entry.get("context_length") or self._window()
         size = (
-            f"a window of {window:,} tokens" if isinstance(window, int) else "a window that it does not tell"
+            f"a window of {window:,} tokens"
+            if isinstance(window, int) and 0 < window < 1 << 40
+            else "a window that it does not tell"
         )
         return Finding("models", is_good=True, text=f"{plain(self.model)} with {size}")
 
@@ -118,15 +155,13 @@ class Probe:
         try:
             found = self._get(f"{self._root}/props")["default_generation_settings"]["n_ctx"]
             return found if isinstance(found, int) else None
-        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        except (httpx.HTTPError, *FORM_ERRORS):
             pass
         try:
-            answer = self._client.post(
-                f"{self._root}/api/show", json={"model": self.model}, headers=self._headers
-            )
-            sizes = [v for k, v in answer.json()["model_info"].items() if k.endswith(".context_length")]
+            shown = json.loads(self._answer("POST", f"{self._root}/api/show", {"model": self.model}))
+            sizes = [v for k, v in shown["model_info"].items() if k.endswith(".context_length")]
             return sizes[0] if sizes and isinstance(sizes[0], int) else None
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
+        except (httpx.HTTPError, *FORM_ERRORS):
             return None
 
     def _ask(self, text: str, **more: Any) -> dict[str, Any]:
@@ -136,9 +171,7 @@ class Probe:
             "max_tokens": 512,
             **more,
         }
-        answer = self._client.post(f"{self._base}/chat/completions", json=body, headers=self._headers)
-        answer.raise_for_status()
-        found = answer.json()
+        found = json.loads(self._answer("POST", f"{self._base}/chat/completions", body))
         if not isinstance(found, dict):
             raise TypeError("no object")
         return found
@@ -192,8 +225,8 @@ class Probe:
     def _unit(self) -> str:
         """The shortest prefix that vLLM can reuse, if it tells."""
         try:
-            text = self._client.get(f"{self._root}/metrics", headers=self._headers).text
-        except httpx.HTTPError:
+            text = self._answer("GET", f"{self._root}/metrics")
+        except (httpx.HTTPError, ValueError):
             return ""
         found = re.search(r"vllm:cache_config_info\{([^}]{0,4000})\}", text)
         sizes = re.findall(r'(?:^|,)(?:mamba_)?block_size="(\d{1,7})"', found[1]) if found else []

@@ -172,6 +172,7 @@ def output_of(result: JsonObject) -> ToolOutput:
     text = reveal("\n".join(part for part in texts if part))
     if len(text) > MAX_TEXT_CHARS:
         text = f"{text[:MAX_TEXT_CHARS]}\n[... {len(text) - MAX_TEXT_CHARS} characters left out]"
+    text = text.encode("utf-8", "replace").decode()
     if result.get("isError") is True:
         raise ToolError(text or "the tool reports an error and says nothing of it")
     return ToolOutput(text=text, images=tuple(images))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ MAX_TOOLS = 300
 MAX_REMEMBERED = 100
 MAX_DESCRIPTION_CHARS = 4_000
 MAX_SCHEMA_CHARS = 16_000
+# What is longer is not even looked through for words that may stay: of one schema, of a server's schemas.
+MAX_READ_CHARS = 4 * MAX_SCHEMA_CHARS
+MAX_READ_CHARS_IN_ALL = 600_000
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 _FILE = "mcp-tools.json"
 # Keywords of a schema whose values are words for the model, and those whose values are data. Neither can
@@ -57,26 +61,38 @@ def tool_name(server: str, tool: str) -> str:
 def listed(server: str, tools: Iterable[Any]) -> tuple[Listed, ...]:
     """The tools of `tools/list` that can be used, by name; what is not understood is left out."""
     found: dict[str, Listed] = {}
+    left = MAX_READ_CHARS_IN_ALL
     for tool in tools:
         name = tool.get("name") if isinstance(tool, dict) else None
         if not isinstance(name, str) or not name or len(found) >= MAX_TOOLS:
             continue
         told = tool_name(server, name)
         if told not in found:
+            schema = tool.get("inputSchema")
+            size = _size(schema)
+            left -= min(size, left) if size <= MAX_READ_CHARS else 0
             spec = ToolSpec(
                 name=told,
                 description=_description(server, name, tool.get("description")),
-                parameters=_schema(tool.get("inputSchema")),
+                parameters=_schema(schema) if size <= MAX_READ_CHARS and left else dict(_ANYTHING),
             )
             found[told] = Listed(server=server, tool=name, spec=spec)
     return tuple(found[name] for name in sorted(found))
+
+
+def _size(schema: Any) -> int:
+    try:
+        return len(json.dumps(schema))
+    except (ValueError, RecursionError):
+        return MAX_READ_CHARS + 1
 
 
 def _description(server: str, tool: str, text: Any) -> str:
     head = f"The tool {_one_line(tool)} of the MCP server {server}, which also wrote all about its arguments."
     if not isinstance(text, str) or not text.strip():
         return head
-    text = reveal(text.strip())
+    # No more is looked through than is shown.
+    text = reveal(text[: MAX_DESCRIPTION_CHARS + 1_000].strip())
     if speaks_to_the_model(text):
         return f"{head} Its description is left out: it talks to a model instead of telling of the tool."
     if len(text) > MAX_DESCRIPTION_CHARS:
@@ -88,6 +104,9 @@ def _one_line(text: str) -> str:
     return reveal(" ".join(text.split()))[:100]
 
 
+_ANYTHING: JsonObject = {"type": "object", "properties": {}, "additionalProperties": True}
+
+
 def _schema(schema: Any) -> JsonObject:
     """The schema of the arguments; without its words, or none, where it is too long."""
     if not isinstance(schema, dict):
@@ -97,7 +116,7 @@ def _schema(schema: Any) -> JsonObject:
         assert isinstance(plain, dict)
         if len(json.dumps(plain)) <= MAX_SCHEMA_CHARS:
             return {**plain, "type": "object"}
-    return {"type": "object", "properties": {}, "additionalProperties": True}
+    return dict(_ANYTHING)
 
 
 def _plain(
@@ -124,7 +143,9 @@ def _plain(
         if (is_keyword and key == "$schema") or speaks_to_the_model(key):
             continue
         becomes_sample = is_sample or (is_keyword and key in _SAMPLES)
-        if _is_left_out(value, becomes_sample):
+        # JSON knows neither infinity nor NaN, Python's reader does.
+        is_number = not isinstance(value, float) or math.isfinite(value)
+        if not is_number or _is_left_out(value, becomes_sample):
             continue
         if is_keyword and key in _WORDS and isinstance(value, str) and not with_words:
             continue

@@ -16,6 +16,7 @@ from typing import Any
 from k3agent import __version__
 from k3agent.errors import ToolError
 from k3agent.jsonrpc import METHOD_NOT_FOUND, Peer, RpcClosed, RpcError
+from k3agent.safety.visible import clean
 from k3agent.tools.mcp.catalog import MAX_TOOLS, Listed, listed
 from k3agent.tools.mcp.transport import ProgramTransport, Transport
 from k3agent.tools.support.processes import SessionLog
@@ -30,6 +31,10 @@ MAX_PAGES = 50
 LOGIN_CODE = -32401
 # A server that failed is tried again by a call, but not by each.
 RETRY_S = 5.0
+# Changes of the list of tools, and reports of progress, that come faster are taken together.
+LIST_AGAIN_S = 1.0
+REPORT_S = 0.1
+MAX_SAID_CHARS = 2_000
 
 
 class State(StrEnum):
@@ -106,6 +111,7 @@ class Server:
         return f"{self.state.value}: {self.detail}" if self.detail else self.state.value
 
     def _set(self, state: State, detail: str) -> None:
+        detail = _said(detail)
         self.state, self.detail = state, detail
         if state is State.FAILED:
             self._failed_at = asyncio.get_running_loop().time()
@@ -165,7 +171,7 @@ class Server:
                 f"it speaks the protocol version {version!r:.40}; known are {', '.join(KNOWN_VERSIONS)}"
             )
         info = _object(answer.get("serverInfo"))
-        self.info = f"{info.get('name', '')} {info.get('version', '')}".strip()[:80]
+        self.info = _said(f"{info.get('name', '')} {info.get('version', '')}".strip()[:80])
         transport.agreed(version)
         peer.notify("notifications/initialized", {})
 
@@ -235,6 +241,9 @@ class Server:
                 log.debug("MCP server %s: %s", self.spec.name, method)
 
     async def _list_again(self) -> None:
+        await asyncio.sleep(LIST_AGAIN_S)
+        if self.state is not State.READY or self._peer is None:
+            return
         try:
             async with asyncio.timeout(self.spec.start_timeout_s):
                 await self._list()
@@ -252,7 +261,7 @@ class Server:
         assert peer is not None
         self._num_calls += 1
         token = f"call-{self._num_calls}"
-        self._progress[token] = report
+        self._progress[token] = _sparing(report)
         params: JsonObject = {"name": tool, "arguments": arguments, "_meta": {"progressToken": token}}
         limit_s = self.spec.call_timeout_s
         try:
@@ -270,7 +279,8 @@ class Server:
             if error.code == LOGIN_CODE:
                 self._set(State.LOGIN, str(error))
                 raise ToolError(f"{tool} of {self.spec.name}: {self.explained}") from error
-            raise ToolError(f"{tool} of {self.spec.name} failed: {error} (code {error.code})") from error
+            said = _said(str(error))
+            raise ToolError(f"{tool} of {self.spec.name} failed: {said} (code {error.code})") from error
         finally:
             del self._progress[token]
 
@@ -279,9 +289,28 @@ def _object(value: Any) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
+def _said(text: str) -> str:
+    """A server's words for people: bounded, and nothing that a terminal obeys."""
+    text = clean(text[:MAX_SAID_CHARS])
+    return text.encode("utf-8", "replace").decode()
+
+
+def _sparing(report: Callable[[str], None]) -> Callable[[str], None]:
+    last = -REPORT_S
+
+    def sparing(text: str) -> None:
+        nonlocal last
+        now = asyncio.get_running_loop().time()
+        if now - last >= REPORT_S:
+            last = now
+            report(text)
+
+    return sparing
+
+
 def _progress_line(params: JsonObject) -> str:
     total = params.get("total")
     done = f"{params.get('progress')} of {total}" if total is not None else f"{params.get('progress')}"
     message = params.get("message")
     said = f": {message}" if isinstance(message, str) else ""
-    return f"{done}{said}"[:500] + "\n"
+    return _said(f"{done}{said}"[:500]) + "\n"

@@ -25,6 +25,8 @@ MAX_ERROR_CHARS = 2_000
 GRACE_S = 0.7
 # Of a program whose output is closed, until nothing is expected of it any more.
 SILENT_END_S = 5.0
+# What a program has not yet read of what it asked for.
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
 
 
 class Transport(Protocol):
@@ -98,6 +100,8 @@ class ProgramTransport:
         if process is None or process.stdin is None or process.stdin.is_closing():
             return
         process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        if process.stdin.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self._end(f"it has not read {MAX_UNREAD_BYTES >> 20} MB of messages")
 
     def agreed(self, version: str) -> None:
         """Lines of JSON are the same in all versions."""
@@ -106,7 +110,7 @@ class ProgramTransport:
         process = self._process
         assert process is not None and process.stdout is not None
         try:
-            while line := await process.stdout.readline():
+            while not self._is_closing and (line := await process.stdout.readline()):
                 if not line.strip():
                     continue
                 try:
@@ -119,6 +123,8 @@ class ProgramTransport:
                 self._on_message(message)
         except ValueError:
             self._end(f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB")
+            return
+        if self._is_closing:
             return
         try:
             async with asyncio.timeout(SILENT_END_S):
@@ -163,7 +169,11 @@ class ProgramTransport:
         finally:
             # What it has started itself goes with it.
             _signal_group(process.pid, signal.SIGKILL)
-        await process.wait()
+        # A child that has left the group may hold the program's output open: that is not waited for.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]  # there is no public way
         self._processes.remove(process.pid)
         for task in self._tasks:
             task.cancel()
