@@ -90,6 +90,8 @@ def build_app(state: ServerState) -> ASGIApp:
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     text = f"{request.method} {request.url.path} is not served here"
+    if request.url.path in ("/v1/completions", "/completions"):
+        text += ": K3 answers messages; send the text as one to /v1/chat/completions"
     return Json(error_body(HttpError(status, "resource_not_found_error", text)), status)
 
 

@@ -186,6 +186,7 @@ def test_errors(server: Running) -> None:
 
     check(server.post(model="gpt-x"), 404, "resource_not_found_error")
     check(server.get("/v1/nothing"), 404, "resource_not_found_error")
+    assert "/v1/chat/completions" in server.get("/v1/completions").text
     check(server.get("/v1/chat/completions"), 405, "resource_not_found_error")
     wrong = httpx.post(server.url + "/v1/chat/completions", json={}, headers={"authorization": "Bearer no"})
     check(wrong, 401, "invalid_authentication_error")
