@@ -36,8 +36,12 @@ _WAITING = (
     "sglang:num_queue_reqs",
     "llamacpp:requests_deferred",
 )
-_READ = ("k3agent_engine_prompt_tokens_total", "vllm:prefix_cache_queries_total")
-_CACHED = ("k3agent_engine_cached_tokens_total", "vllm:prefix_cache_hits_total")
+_READ = (
+    "k3agent_engine_prompt_tokens_total",
+    "vllm:prefix_cache_queries_total",
+    "sglang:prompt_tokens_total",
+)
+_CACHED = ("k3agent_engine_cached_tokens_total", "vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
 _PREFILL = ("k3agent_prefill_tokens_per_second", "llamacpp:prompt_tokens_seconds")
 _DECODE = ("k3agent_decode_tokens_per_second", "sglang:gen_throughput", "llamacpp:predicted_tokens_seconds")
 

@@ -19,6 +19,7 @@ from k3agent.backend.cli import parser
 from k3agent.backend.handover import vllm
 from k3agent.backend.handover.command import ask, free_port, installed_version
 from k3agent.backend.handover.hardware import parse
+from k3agent.tui.served import look
 
 VARIABLE = "K3AGENT_VLLM_PYTHON"
 HERE = Path(__file__).parent
@@ -110,6 +111,10 @@ def test_a_real_server_is_tried_out_restarted_and_stopped(
     assert "of a repeated prompt reused" in told and "are never reused" in told
     assert json.loads((tmp_path / "state.json").read_text())["token"] == "k-1"
     assert httpx.get(f"{url}/v1/models").status_code == 401
+    # The panel of the terminal UI reads its hit rate as it does that of k3agent's own server.
+    seen = look(f"{url}/v1", "k-1")
+    assert seen.is_up and seen.running is not None
+    assert 0 < (seen.cached_tokens or 0) < (seen.read_tokens or 0)
     children = Path(f"/proc/{serving.pid}/task/{serving.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
     end = time.monotonic() + LONG_S

@@ -92,6 +92,15 @@ def test_values_of_several_engines_are_added_up() -> None:
     assert served.prefill_rate is None and not served.tier_bytes
 
 
+def test_sglang_tells_its_hits_by_where_they_lay() -> None:
+    text = 'sglang:prompt_tokens_total{model_name="m"} 4096.0\n'
+    text += "".join(
+        f'sglang:cached_tokens_total{{cache_source="{place}"}} 1024.0\n' for place in ("device", "host")
+    )
+    served = read_metrics(text, "ok")
+    assert (served.read_tokens, served.cached_tokens) == (4096, 2048)
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-5", "1e999", "x", ""])
 def test_numbers_that_are_none_are_left_out(value: str) -> None:
     assert read_metrics(f"k3agent_engine_running_requests {value}\n", "ok").running is None
