@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -84,3 +85,19 @@ def test_three_tasks_in_one_session_read_only_what_is_new(shop: tuple[Path, Path
     for (read, _, written), (_, cached, _) in pairwise(requests):
         # The prompt of the request before and its answer; three tokens open an answer and are not counted.
         assert cached >= read + written - 3
+
+
+def test_the_example_of_the_page_on_ci_runs_on_it(shop: tuple[Path, Path]) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "guide" / "ci.md"
+    (line,) = [row.strip() for row in page.read_text().splitlines() if "K3AGENT_CI_PROVIDER=bundled" in row]
+    *settings, python, flag, module = shlex.split(line)
+    assert (python, flag, module) == ("python", "-m", "k3agent.ci")
+    repository, home = shop
+    (repository / "app.py").write_text("LIMIT = 3\n")
+    environ = {**os.environ, "K3AGENT_HOME": str(home), **dict(item.split("=", 1) for item in settings)}
+    command = [sys.executable, "-P", flag, module]
+    done = subprocess.run(
+        command, cwd=repository, env=environ, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert (repository / "app.py").read_text() == "LIMIT = 9\n"

@@ -28,7 +28,7 @@ ELSEWHERE = {
     "k3agent serve --engine vllm": "tests/integration/foreign/test_vllm_handover.py",
     "k3agent bench": "tests/integration/backend/test_bench.py",
     "k3agent mcp login": "tests/integration/tools/test_mcp_http.py",
-    "K3AGENT_CI_PROMPT=": "tests/integration/test_ci.py",
+    "K3AGENT_CI_PROMPT=": "tests/e2e/test_nano.py",
     "python -m k3agent.backend.rankcheck": "tests/integration/backend/test_ranks.py",
     "python -m k3agent.backend.bench.ranks": "tests/gpu/test_ranks_nccl.py",
     "python -P -m k3agent.backend.bench.session": "tests/gpu/test_kda_triton.py",
