@@ -96,6 +96,8 @@ class Func:
     is_async: bool = False
     hinted: bool = False
     defaults: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    """Names of its module that the body uses."""
 
     @property
     def signature(self) -> str:
@@ -436,7 +438,7 @@ def copy_value(value: Any) -> Any:
 
 def compile_function(func: Func, extra: dict[str, Any] | None = None) -> Any:
     """The Python function of a Func, for computing cases."""
-    scope: dict[str, Any] = dict(extra or {})
+    scope: dict[str, Any] = {**func.constants, **(extra or {})}
     exec("\n".join(func.source()), scope)
     return scope[func.name]
 
@@ -458,7 +460,7 @@ def random_concept(rng: random.Random, words: Words, **options: Any) -> Func:
 
 def same_results(text: str, func: Func) -> bool:
     """Whether the function in a file gives what it must."""
-    scope: dict[str, object] = {}
+    scope: dict[str, object] = dict(func.constants)
     try:
         tree = ast.parse(text)
         named = (node for node in tree.body if isinstance(node, ast.FunctionDef))

@@ -5,6 +5,7 @@ import re
 from itertools import pairwise
 
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.composed import composed_function, constants_of
 from k3agent.backend.training.episodes.concepts import Func, concepts, instantiate, same_results
 from k3agent.backend.training.episodes.editing import change_line, failed
 from k3agent.backend.training.episodes.expressions import Grammar, described_function
@@ -22,12 +23,18 @@ from k3agent.backend.training.episodes.policy import (
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
 
+COMPOSED_SHARE = 0.55
+"""Of the functions to be written, those whose expression is composed; many more than any list of them has."""
 
-def draw_new(ctx: Setting) -> tuple[Func, str]:
-    """A function to be written and the words for it ("returns ...")."""
+
+def draw_new(ctx: Setting, text: str = "", share: float = COMPOSED_SHARE) -> tuple[Func, str]:
+    """A function to be written in a file of this text and the words for it ("returns ...")."""
     rng, words = ctx.rng, ctx.words
     while True:
-        if rng.random() < 0.6:
+        kind = rng.random()
+        if kind < share:
+            func = composed_function(rng, words, constants_of(text))
+        elif kind < share + (1 - share) * 0.7:
             concept = rng.choice(concepts())
             shortest = min(concept.bodies, key=lambda body: (len(body), len("".join(body))))
             if len(shortest) > 7:
@@ -121,15 +128,30 @@ def place_function(session: Session, view: View, func: Func) -> None:
 @goal("add_func", "addfunc", 3.0)
 def add_func(ctx: Setting) -> Plan | None:
     """Add a function that does what is described."""
+    return func_plan(ctx, "add_func")
+
+
+@goal("add_func_of", "addfunc", 1.6)
+def add_func_of(ctx: Setting) -> Plan | None:
+    """Add a function of which is said only what it returns."""
+    return func_plan(ctx, "add_func_of")
+
+
+def func_plan(ctx: Setting, name: str) -> Plan | None:
+    """Add a function to a file; `add_func_of` says what it returns without a verb."""
     path = ctx.choose([path for path in ctx.facts.code_paths() if checks.compiles(ctx.facts.files[path])])
     if not isinstance(path, str):
         return None
     text = ctx.facts.files[path]
     if text.count("__main__") > 1:
         return None
-    func, words = draw_new(ctx)
+    of_result = name == "add_func_of"
+    func, words = draw_new(ctx, text, 0.75 if of_result else COMPOSED_SHARE)
     shown = ctx.path(path)
-    slots = {"signature": said_signature(ctx, func), "path": shown, "body_words": words}
+    said = {"what": func.description} if of_result else {"body_words": words}
+    if of_result:
+        words = f"returns {func.description}"
+    slots = {"signature": said_signature(ctx, func), "path": shown, **said}
 
     def play(session: Session) -> tuple[str, str]:
         view = open_end(
@@ -143,7 +165,7 @@ def add_func(ctx: Setting) -> Plan | None:
         place_function(session, view, func)
         return "The diff shows it.", f"Added `{func.signature}` to `{view.path}`; it {words}."
 
-    return Plan("add_func", "addfunc", slots, play, writes_function(path, text, func), ("def", func.name))
+    return Plan(name, "addfunc", slots, play, writes_function(path, text, func), ("def", func.name))
 
 
 def _classes(ctx: Setting) -> list[Definition]:
