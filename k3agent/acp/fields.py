@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from k3agent.jsonrpc import INVALID_PARAMS, RpcError
+from k3agent.safety.paths import is_folder
 from k3agent.types import JsonObject
 
 
@@ -48,6 +49,6 @@ def existing_folder(text: str, name: str) -> Path:
     path = Path(text)
     if not path.is_absolute():
         raise invalid(f"{name} {text!r} must be an absolute path")
-    if not path.is_dir():
+    if not is_folder(path):
         raise invalid(f"{name} {text!r} is not a folder")
     return path

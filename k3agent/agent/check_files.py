@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Sequence
+from itertools import islice
 from pathlib import Path
 
 from k3agent.agent.checks import CheckResult
 from k3agent.agent.hashes import file_hashes
+from k3agent.errors import ConfigError
 
 # What stands for the check in the result when its files were changed.
 COMMAND = "files of the checks are as they were"
@@ -26,10 +28,16 @@ RUNS = frozenset({"sh", "bash", "dash", "zsh", "python", "python3", "node", "per
 
 
 def files_of_checks(commands: Sequence[str], patterns: Sequence[str], cwd: Path) -> frozenset[Path]:
-    """Files that are there, inside of `cwd`, resolved."""
+    """Files that are there, inside of `cwd`, resolved. Raises ConfigError for a pattern that is none."""
     found = [cwd / word for command in commands for word in _scripts(command)]
     for pattern in patterns:
-        found += list(cwd.glob(pattern))[:MAX_FILES]
+        try:
+            found += list(islice(cwd.glob(pattern), MAX_FILES))
+        except (OSError, ValueError, NotImplementedError) as error:
+            raise ConfigError(
+                f"checks.files: {pattern!r:.200} is no pattern of files in the workspace ({error}); write one"
+                ' like "tests/**"'
+            ) from error
     return frozenset(path.resolve() for path in found if _is_inside(path, cwd))
 
 

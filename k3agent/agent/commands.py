@@ -15,6 +15,7 @@ from pathlib import Path
 
 from k3agent.agent.hooknames import ELSEWHERE, OURS, is_tool_name, meant_tool
 from k3agent.config.frontmatter import split, split_list
+from k3agent.safety.paths import is_file, is_folder
 
 MAX_FILE_BYTES = 64 * 1024
 MAX_COMMANDS = 500
@@ -128,9 +129,9 @@ def markdown_files(folder: Path, depth: int, most: int) -> list[Path]:
         except OSError:
             return
         for entry in entries:
-            if entry.is_dir() and not entry.is_symlink() and left:
+            if is_folder(entry) and not entry.is_symlink() and left:
                 yield from below(entry, left - 1)
-            elif entry.suffix == ".md" and entry.is_file():
+            elif entry.suffix == ".md" and is_file(entry):
                 yield entry
 
     found: list[Path] = []

@@ -15,6 +15,7 @@ from k3agent.agent.digest import shortened
 from k3agent.config.paths import git_root
 from k3agent.errors import ConfigError
 from k3agent.safety.fencing import fence
+from k3agent.safety.paths import is_file
 from k3agent.safety.secretfiles import is_secret_file
 from k3agent.safety.visible import reveal
 
@@ -72,15 +73,7 @@ def find_instructions(cwd: Path, environ: Mapping[str, str], *, is_wide: bool = 
 def instruction_file(folder: Path, *, is_wide: bool = True) -> Path | None:
     """The folder's AGENTS.md, or what stands in for it."""
     names = (NAME, FALLBACK) if is_wide else (NAME,)
-    return next((folder / name for name in names if _is_file(folder / name)), None)
-
-
-def _is_file(path: Path) -> bool:
-    """False also for links that lead where nobody may look, or to names that no file can have."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+    return next((folder / name for name in names if is_file(folder / name)), None)
 
 
 def read_instruction(path: Path, root: Path) -> Instruction | None:
@@ -110,7 +103,7 @@ def _own_file(environ: Mapping[str, str], *, is_wide: bool) -> Path | None:
     candidates = [Path(config) / "k3agent" / NAME] if config else []
     if is_wide and home:
         candidates.append(Path(home) / ".claude" / FALLBACK)
-    return next((path for path in candidates if _is_file(path)), None)
+    return next((path for path in candidates if is_file(path)), None)
 
 
 def _root_of_own(path: Path, environ: Mapping[str, str]) -> Path:

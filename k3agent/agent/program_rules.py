@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from k3agent.agent.shell_syntax import SimpleCommand, Word
+from k3agent.safety.paths import is_folder
 
 RUNS = "it runs a text that was not looked at"
 # The patterns go back and forth over a script; longer ones are programs that nobody writes on one line.
@@ -175,7 +175,7 @@ def may_be_option(words: Sequence[Word]) -> bool:
 def landings(paths: Collection[Path]) -> list[Path]:
     """Where files may come to lie that are copied or moved into the folders among `paths`."""
     found: list[Path] = []
-    folders = [path for path in paths if os.path.isdir(path)]  # noqa: PTH112, as in is_there
+    folders = [path for path in paths if is_folder(path)]
     for path in paths:
         names = [path.name]
         with contextlib.suppress(OSError):
@@ -229,8 +229,3 @@ def runs_text(words: Sequence[Word]) -> bool:
         if word is None or not PLAIN_SHELL.fullmatch(word):
             return word is not None and re.fullmatch(r"-[efhluvxn]*c[efhluvxn]*", word) is not None
     return False
-
-
-def is_there(path: Path) -> bool:
-    """Path.exists raises for a name that is too long to be one, as a script of sed may be."""
-    return os.path.exists(path)  # noqa: PTH110

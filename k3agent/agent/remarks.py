@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from k3agent.safety.paths import exists
 from k3agent.store.records import CallRow, CallState
 from k3agent.types import JsonObject
 
@@ -141,14 +142,19 @@ def unfounded(answer: str, rows: Sequence[CallRow], cwd: Path) -> str:
         line = prose[prose.rfind("\n", 0, hit.start()) + 1 :].partition("\n")[0]
         names = _NAME.findall(line)
         is_gone = re.match(r"(?i)(?:removed|deleted|renamed|moved)", hit.groupdict().get("verb") or "")
-        if is_gone or not names or any((cwd / name).exists() or list(_named(cwd, name)) for name in names):
+        if is_gone or not names or any(_is_there(cwd, name) for name in names):
             return ""
     return words[:120]
 
 
-def _named(cwd: Path, name: str) -> Iterable[Path]:
-    """A file of that name one folder below: answers often leave the folder out."""
-    return cwd.glob(f"*/{name}") if "/" not in name else ()
+def _is_there(cwd: Path, name: str) -> bool:
+    """Also one folder below: answers often leave the folder out."""
+    if exists(cwd / name):
+        return True
+    try:
+        return "/" not in name and any(True for _ in cwd.glob(f"*/{name}"))
+    except OSError:
+        return False
 
 
 def _text(path: Path) -> str | None:

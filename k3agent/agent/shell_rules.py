@@ -16,8 +16,9 @@ from pathlib import Path
 
 from k3agent.agent import git_rules, program_rules, secret_rules, shell_values
 from k3agent.agent.permissions import Action, Mode, Territory, Verdict
-from k3agent.agent.program_rules import SETTING, asks_version, is_there, runs_text
+from k3agent.agent.program_rules import SETTING, asks_version, runs_text
 from k3agent.agent.shell_syntax import FOUND, SHELLS, ParsedCommand, Redirect, SimpleCommand, Word
+from k3agent.safety.paths import exists
 
 
 def _words(text: str) -> frozenset[str]:
@@ -149,8 +150,7 @@ class Judge:
         program = simple.program
         if program is None:
             return self._ask("which program it runs is known only at run time")
-        words = filter(None, (*simple.words[1:], *simple.maybe))
-        secret = self._protected(words)
+        secret = self._protected(filter(None, (*simple.words[1:], *simple.maybe)))
         if secret is not None:
             return secret
         if program in parsed.functions and _is_only_function(simple):
@@ -320,7 +320,7 @@ class Judge:
         if any(text in ("-b", "-B", "--orphan") for text in texts):
             return False
         return any(
-            text in (".", "*") or any(map(is_there, self._resolve(text)))
+            text in (".", "*") or any(map(exists, self._resolve(text)))
             for text in texts
             if text and not text.startswith("-")
         )
@@ -397,7 +397,7 @@ class Judge:
                 if option in (TARGET_OPTIONS if copies else OUTPUT_OPTIONS):
                     return path
                 # A copy names what it reads; where it goes is judged by itself.
-                if not copies and not is_there(path):
+                if not copies and not exists(path):
                     return path
         return None
 
@@ -412,8 +412,7 @@ class Judge:
         if redirect.operator not in WRITING_OPERATORS:
             if target is not None and target.startswith(("/dev/tcp/", "/dev/udp/")):
                 return self._walled("it talks to the network")
-            words = redirect.maybe if target is None else (target,)
-            return self._protected(words)
+            return self._protected(redirect.maybe if target is None else (target,))
         if target is None:
             return self._ask("where it writes is known only at run time")
         if target in HARMLESS_TARGETS or (redirect.operator == ">&" and re.fullmatch(r"\d+-?|-", target)):
@@ -445,7 +444,7 @@ class Judge:
                 if "=" not in word:
                     continue
                 word = word.split("=", 1)[1]
-            if skip_script and not any(map(is_there, self._resolve(word))):
+            if skip_script and not any(map(exists, self._resolve(word))):
                 continue
             if simple.program == "dd":
                 word = word.removeprefix("of=")
@@ -466,7 +465,7 @@ class Judge:
             word = (str(home) if home is not None else "/") + word[1:]
         try:
             found = [Path(os.path.realpath(base / word)) for base in self._bases]
-            if re.match(r"~[\w.+-]", word) and not any(map(is_there, found)):
+            if re.match(r"~[\w.+-]", word) and not any(map(exists, found)):
                 return [Path("/")]  # somebody's home, or the folder before the last `cd`
             if any(sign in word for sign in "*?["):
                 found += self._matches(word)

@@ -12,6 +12,7 @@ from pathlib import Path
 from k3agent.agent.commands import MAX_FILE_BYTES, read_bounded
 from k3agent.config.frontmatter import split
 from k3agent.safety.fencing import fence
+from k3agent.safety.paths import is_file
 from k3agent.safety.visible import reveal
 
 NAME = "SKILL.md"
@@ -65,7 +66,7 @@ def load_skills(folders: Sequence[Path], warnings: list[str]) -> list[Skill]:
         except OSError:
             continue
         for entry in entries[:MAX_ENTRIES]:
-            if not (entry / NAME).is_file():
+            if not is_file(entry / NAME):
                 continue
             skill = _skill(entry, warnings)
             if skill is not None:

@@ -30,6 +30,7 @@ from k3agent.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Peer, RpcError
 from k3agent.logs import start_logging
 from k3agent.providers.base import ModelClient
 from k3agent.providers.registry import choose_client
+from k3agent.safety.paths import is_folder
 from k3agent.store.sessions import SessionStore
 from k3agent.types import JsonObject, Role
 
@@ -103,7 +104,7 @@ def serve(argv: Sequence[str]) -> int:
     home = data_home(os.environ)
     start_logging(home, os.environ)
     cwd = (args.cwd or Path.cwd()).expanduser().resolve()
-    if not cwd.is_dir():
+    if not is_folder(cwd):
         parser.error(f"--cwd {args.cwd}: no such folder.")
     names = ("model", "provider", "base_url", "effort", "permission_mode", "sandbox")
     server = AgentServer(
@@ -264,7 +265,7 @@ class AgentServer:
         folder = (self._cwd / text).resolve()
         if not folder.is_relative_to(self._cwd):
             raise ValueError(f"cwd {text!r} is outside of {self._cwd}, in which this server works")
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise ValueError(f"cwd {text!r} is not a folder of {self._cwd}")
         return folder
 

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NoReturn
 
+from k3agent.safety.paths import is_folder
+
 _stops_at_parse: ContextVar[bool] = ContextVar("stops_at_parse", default=False)
 
 
@@ -82,9 +84,9 @@ def check_file(parser: Parser, flag: str, file: Path | None) -> None:
     """Ends with a usage error where a file that is to be written cannot be."""
     if file is None:
         return
-    if file.is_dir():
+    if is_folder(file):
         parser.error(f"{flag} {file}: it is a folder; name a file.")
-    if not file.absolute().parent.is_dir():
+    if not is_folder(file.absolute().parent):
         parser.error(f"{flag} {file}: its folder is not there.")
 
 

@@ -17,6 +17,7 @@ from k3agent.config.paths import data_home
 from k3agent.config.settings import SANDBOXES, Settings, load_settings
 from k3agent.errors import ConfigError
 from k3agent.headless.arguments import Parser, check_file, natural_int, positive_float, positive_int
+from k3agent.safety.paths import is_folder
 
 
 def run_parser() -> Parser:
@@ -160,7 +161,7 @@ def _cwd(parser: Parser, args: Namespace) -> Path:
         parser.error("the folder it was started in, or the user's home, is not there; name one with --cwd.")
     if any("\ud800" <= char <= "\udfff" for char in str(cwd)):
         parser.error(f"--cwd {str(cwd)!a}: the folder's name is no valid UTF-8; rename it.")
-    if not cwd.is_dir():
+    if not is_folder(cwd):
         parser.error(f"--cwd {args.cwd}: no such folder.")
     return cwd
 
@@ -268,7 +269,7 @@ def _goals(parser: Parser, args: Namespace) -> tuple[str, ...]:
 def _check_paths(parser: Parser, args: Namespace) -> None:
     """What would be found out only after the work is done, or never."""
     for folder in args.add_dir:
-        if not folder.expanduser().is_dir():
+        if not is_folder(folder.expanduser()):
             parser.error(f"--add-dir {folder}: no such folder.")
     for flag, file in (("-o", args.answer_file), ("--receipt", args.receipt)):
         check_file(parser, flag, file)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k3agent.safety.paths import is_file
 from k3agent.tui.keymap import MODES
 from k3agent.tui.theme import PALETTES
 from k3agent.tui.widgets.completion import Candidate
@@ -124,7 +125,7 @@ def _export(chat: ChatKeys, rest: str) -> None:
 def _image(chat: ChatKeys, rest: str) -> None:
     path = Path(rest).expanduser()
     path = path if path.is_absolute() else chat.app.options.cwd / path
-    if not rest or not path.is_file():
+    if not rest or not is_file(path):
         chat.notice(f"/image FILE: {rest or 'no file'} is not there", "warning")
         return
     chat.add_image(path)

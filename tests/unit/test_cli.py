@@ -81,6 +81,8 @@ def test_version_and_help(capsys) -> None:
         (("undo", "--json"), "--list or --dry-run"),
         (("tasks", "show", "a", "x"), "'x' is no whole number"),
         (("sessions", "export", "a", "-o", "/no/such/folder/f"), "-o /no/such/folder/f: its folder is not"),
+        (("sessions", "export", "a", "-o", "x" * 300 + "/f"), "its folder is not there"),
+        (("run", "x", "--cwd", "x" * 300), "no such folder"),
         (("plan", "--gpus", "x"), "did you mean --gpu? See k3agent plan --help."),
         (("run", "x", "--max-turns"), "expected one argument. See k3agent run --help."),
     ],

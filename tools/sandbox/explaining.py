@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from k3agent.safety.paths import exists
 from k3agent.tools.sandbox.policy import Policy
 
 DENIED = re.compile(
@@ -60,6 +61,6 @@ def _paths(line: str, cwd: Path) -> list[Path]:
         if text and looks_like_one and "\0" not in text and not text.endswith("...") and "://" not in text:
             home = text.startswith("~/")
             path = Path(text).expanduser() if home else cwd / text
-            if path.parent.exists() and path != cwd:
+            if exists(path.parent) and path != cwd:
                 found.append(path.parent.resolve() / path.name)
     return found

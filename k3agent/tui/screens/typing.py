@@ -19,6 +19,7 @@ from textual import work
 from k3agent.agent.commands import called_name
 from k3agent.config.settings import nearest
 from k3agent.errors import K3AgentError
+from k3agent.safety.paths import is_file
 from k3agent.tui.commands import ALIASES, COMMANDS, Command, command_candidates, meant_by
 from k3agent.tui.driver import image_part, shell_environ
 from k3agent.tui.screens.answers import AnsweringChat
@@ -61,8 +62,8 @@ class TypingChat(AnsweringChat):
             self._shell(text[1:].strip())
             return
         if text.startswith("/"):
-            name, _, rest = text[1:].partition(" ")
-            name, rest = name.strip(), rest.strip()
+            name = re.split(r"\s", text[1:], maxsplit=1)[0]
+            rest = text[1 + len(name) :].strip()
             meant = meant_by(name, self._custom, is_exact=bool(rest))
             if len(meant) == 1 and meant[0] in COMMANDS:
                 self.run_command(COMMANDS[meant[0]], rest)
@@ -103,7 +104,7 @@ class TypingChat(AnsweringChat):
         if "\n" not in alone and alone.startswith(("/", "~")):
             names.append(alone)
         paths = [self.app.options.cwd / Path(name).expanduser() for name in names if IMAGE.search(name)]
-        return [path for path in dict.fromkeys(paths) if path.is_file()]
+        return [path for path in dict.fromkeys(paths) if is_file(path)]
 
     def add_image(self, path: Path) -> None:
         self._images = [*self._images, path]

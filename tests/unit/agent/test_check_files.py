@@ -10,6 +10,7 @@ from support.agents import DONE, ReplayClient, call, start, step
 from k3agent.agent.check_files import COMMAND, files_of_checks
 from k3agent.agent.options import SessionOptions
 from k3agent.config.settings import Settings
+from k3agent.errors import ConfigError
 from k3agent.events import TurnOutcome
 
 
@@ -35,6 +36,12 @@ def test_scripts_that_call_themselves_tests(tmp_path: Path, command: str, names:
     for name in ("check.sh", "app.py", "test_app.py", "latest.sh", "tests/test_b.py"):
         (tmp_path / name).write_text("x")
     assert files_of_checks([command], [], tmp_path) == {tmp_path / name for name in names}
+
+
+@pytest.mark.parametrize("pattern", ["/etc/*", "", "x" * 300 + "/a", "a**/b"])
+def test_a_pattern_that_is_none_is_told(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"checks\.files: .* is no pattern of files"):
+        files_of_checks([], [pattern], tmp_path)
 
 
 def test_patterns_of_the_settings_and_what_lies_outside(tmp_path: Path) -> None:

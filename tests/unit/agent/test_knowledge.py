@@ -95,6 +95,12 @@ def test_a_skill_in_a_large_folder_is_loaded_with_a_few_of_its_files(tmp_path: P
     assert ".git" not in found.loaded and "far.txt" not in found.loaded
 
 
+def test_a_skill_that_nobody_may_look_at_is_not_there(tmp_path: Path) -> None:
+    skill(tmp_path, "good", "---\ndescription: what it is\n---\nText\n")
+    (tmp_path / "long").symlink_to("x" * 300)
+    assert [found.name for found in load_skills([tmp_path], [])] == ["good"]
+
+
 async def test_what_is_remembered_is_told_to_the_next_session(tmp_path: Path) -> None:
     first = await start(
         tmp_path,

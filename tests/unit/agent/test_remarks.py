@@ -119,6 +119,8 @@ def test_where_commands_ran_only_a_file_that_is_not_there_tells(tmp_path: Path) 
     assert not unfounded("Created there.py.", ran, tmp_path)
     assert not unfounded("Created the branch.", ran, tmp_path)
     assert not unfounded("Removed gone.py.", ran, tmp_path)
+    # No file can have such a name.
+    assert unfounded(f"Created {'x' * 300}.py.", ran, tmp_path)
 
 
 def test_who_asks_gets_an_answer() -> None:

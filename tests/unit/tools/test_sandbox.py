@@ -199,6 +199,7 @@ def test_the_plan_of_landlock(tmp_path: Path) -> None:
         ("touch: cannot touch 'src/a': Permission denied", ""),
         ("cat: src/a: No such file or directory", ""),
         ("all good, wrote /etc/x", ""),
+        (f"bash: line 1: {'x' * 300}/{'y' * 300}/z: Permission denied", ""),
     ],
 )
 def test_what_the_model_is_told(repository: Path, line: str, told: str) -> None:

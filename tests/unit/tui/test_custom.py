@@ -19,13 +19,16 @@ def own(root: Path, name: str, text: str) -> None:
 
 async def test_a_command_from_a_file_is_offered_and_sent(tmp_path: Path) -> None:
     own(tmp_path, "commands/review.md", "---\ndescription: Look at a branch\n---\nReview $1, be strict.")
-    async with running(tmp_path, [Step(text="looks good")]) as screen:
+    async with running(tmp_path, [Step(text="looks good")] * 2) as screen:
         await screen.press(*"/rev")
         await screen.until("Look at a branch")
         screen.chat.prompt.text = ""
         await screen.submit("/review main")
         await screen.until("looks good")
         assert screen.client.requests[0].messages[-1].text == "Review main, be strict."
+        await screen.submit("/review\nmain")
+        await screen.until(lambda: len(screen.client.requests) == 2)
+        assert screen.client.requests[1].messages[-1].text == "Review main, be strict."
         await screen.submit("/revieww")
         await screen.until("unknown command /revieww. Did you mean /review?")
 
