@@ -25,6 +25,9 @@ from k3agent.agent.shell_wrappers import (
 
 MAX_DEPTH = 4
 MAX_COMMANDS = 2_000
+# Of texts that variables are given, and of what unknown words may be: looking at more would take too long.
+MAX_VALUES = 500
+MAX_GUESSES = 5_000
 # The feeders of a command whose unknown words are nothing but what `find` has found.
 FOUND = ("find",)
 
@@ -81,6 +84,7 @@ class ParsedCommand:
     problem: str | None = None
     hidden: str = ""
     values: shell_values.Values = field(default_factory=dict)
+    num_guesses: int = 0
 
 
 @cache
@@ -124,6 +128,9 @@ def _parse_into(command: str, found: ParsedCommand, depth: int) -> None:
         found.problem = "it holds a command in a place that is not understood"
     found.hidden = found.hidden or shell_texts.hidden(tree.root_node)
     shell_values.collect(tree.root_node, found.values)
+    if len(shell_values.texts_of(found.values)) > MAX_VALUES:
+        found.problem = f"it gives its variables more than {MAX_VALUES} values"
+        return
     before = len(found.commands)
     _walk(tree.root_node, found, ())
     for simple in found.commands[before:]:
@@ -187,11 +194,16 @@ def _redirect(node: Any, found: ParsedCommand) -> Redirect:
     operator = next((part.type for part in node.children if not part.is_named), ">")
     target = node.child_by_field_name("destination")
     word = None if target is None else _word(target)
-    return Redirect(operator, word, () if target is None or word is not None else _maybe(target, found))
+    return Redirect(operator, word, () if target is None or word is not None else _maybe(target.text, found))
 
 
-def _maybe(node: Any, found: ParsedCommand) -> tuple[str, ...]:
-    return shell_values.expand(node.text.decode("utf-8", "replace"), found.values)
+def _maybe(text: bytes, found: ParsedCommand) -> tuple[str, ...]:
+    if found.num_guesses > MAX_GUESSES:
+        found.problem = "its variables may stand for too much"
+        return ()
+    guesses = shell_values.expand(text.decode("utf-8", "replace"), found.values)
+    found.num_guesses += len(guesses)
+    return guesses
 
 
 def _words_behind(node: Any) -> list[Word]:
@@ -282,9 +294,9 @@ def _simple(
             is_parted = before is not None and before.end_byte == child.start_byte
             word = None if is_parted else _word(child)
             words[-1 if is_parted else len(words) :] = [word]
-            if word is None and len(maybe) < MAX_COMMANDS:
+            if word is None:
                 text = child.text if before is None or not is_parted else before.text + child.text
-                maybe += shell_values.expand(text.decode("utf-8", "replace"), found.values)
+                maybe += _maybe(text, found)
     return SimpleCommand(tuple(words), tuple(own), bool(feeders), feeders, tuple(env), maybe=maybe)
 
 

@@ -15,8 +15,9 @@ Values = dict[str, list[str]]
 MAX_TEXTS = 32
 MAX_CHARS = 4096
 MAX_ROUNDS = 6
-_VARIABLE = re.compile(r"\$(?:(\w+|[@*])|\{!?(\w+|[@*])([^{}]*)\})")
-_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+# The second plus signs: one look, also where the closing brace is missing.
+_VARIABLE = re.compile(r"\$(?:(\w+|[@*])|\{!?(\w++|[@*])([^{}]*+)\})")
+_BRACES = re.compile(r"\{([^{},]*+,[^{}]*+)\}")
 _DEFAULT = re.compile(r":?[-=+]")
 
 
@@ -47,7 +48,8 @@ def collect(root: Any, values: Values) -> None:
             case _:
                 pass
     for name in read if given else ():
-        values.setdefault(name, []).extend(given[:MAX_TEXTS])
+        kept = values.setdefault(name, [])
+        kept += given[: max(0, MAX_TEXTS - len(kept))]
 
 
 def expand(text: str, values: Values) -> tuple[str, ...]:
@@ -64,10 +66,13 @@ def expand(text: str, values: Values) -> tuple[str, ...]:
     return tuple(one for one in plain if one != text)
 
 
+def texts_of(values: Values) -> list[str]:
+    return list(dict.fromkeys(text for given in values.values() for text in given))
+
+
 def may_be(values: Values) -> list[str]:
     """All paths that variables may hold."""
-    texts = [text for given in values.values() for text in given]
-    words = [word for text in texts for word in (text.strip("\"'"), *expand(text, values))]
+    words = [word for text in texts_of(values) for word in (text.strip("\"'"), *expand(text, values))]
     return list(dict.fromkeys(word for word in words if "/" in word))
 
 

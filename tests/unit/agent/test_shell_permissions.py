@@ -669,6 +669,25 @@ def test_braces_are_found_in_one_look(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        "; ".join(f"a{at}=$a{at + 1}/$a{at + 2}" for at in range(1500)),
+        "; ".join([f"a=$b/{at}; b=$a/{at}" for at in range(40)] + [f"echo $a$b$a{at}" for at in range(1500)]),
+        "; ".join(f"cat < $x{{a,b,c,d,e}}{at}" for at in range(1900)),
+    ],
+)
+def test_variables_that_may_stand_for_too_much_are_asked_about(judge: Judge, command: str) -> None:
+    assert parse(command).num_guesses < 6_000
+    assert judge.shell(command, "auto") is Action.ASK
+
+
+def test_a_few_values_used_often_are_judged(judge: Judge) -> None:
+    command = "say() { echo $1; }; " + "; ".join(f"x{at}=a{at}.py; say {at}; cat $x{at}" for at in range(100))
+    assert parse(command).problem is None
+    assert judge.shell(command, "default") is Action.ALLOW
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [("{a,b}", True), ("{1..3}", True), ("{a}", False), ("a,b}", False), ("{a,b", False), ("{}{a,}", True)],
 )
