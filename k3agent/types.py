@@ -207,8 +207,7 @@ class TaskBrief:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
     """A server of foreign tools (MCP): a program (`command`), or an address (`url`), of the older kind with
-    `is_sse`. `origin`: where it is
-    configured; `problem`: why it cannot be used as it stands there.
+    `is_sse`. `origin`: where it is configured; `problem`: why it cannot be used as it stands there.
     """
 
     name: str

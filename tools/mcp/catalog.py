@@ -143,9 +143,7 @@ def _plain(
         if (is_keyword and key == "$schema") or speaks_to_the_model(key):
             continue
         becomes_sample = is_sample or (is_keyword and key in _SAMPLES)
-        # JSON knows neither infinity nor NaN, Python's reader does.
-        is_number = not isinstance(value, float) or math.isfinite(value)
-        if not is_number or _is_left_out(value, becomes_sample):
+        if _is_left_out(value, becomes_sample):
             continue
         if is_keyword and key in _WORDS and isinstance(value, str) and not with_words:
             continue
@@ -158,6 +156,9 @@ def _plain(
 
 
 def _is_left_out(value: Any, is_sample: bool) -> bool:
+    # JSON knows neither infinity nor NaN, Python's reader does.
+    if isinstance(value, float):
+        return not math.isfinite(value)
     if not isinstance(value, str):
         return False
     return bool(speaks_to_the_model(value)) or (is_sample and len(value) > MAX_SAMPLE_CHARS)

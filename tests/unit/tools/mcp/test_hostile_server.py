@@ -156,7 +156,8 @@ def test_a_schema_that_is_too_long_is_not_looked_through(monkeypatch: pytest.Mon
 
 def test_no_number_that_json_lacks_is_passed_on() -> None:
     schema = json.loads(
-        '{"type": "object", "properties": {"a": {"maximum": NaN, "minimum": 1e999, "type": "number"}}}'
+        '{"type": "object", "properties": {"a":'
+        ' {"maximum": NaN, "minimum": 1e999, "enum": [1, -1e999], "type": "number"}}}'
     )
     (tool,) = catalog.listed("s", [{"name": "t", "inputSchema": schema}])
-    assert tool.spec.parameters["properties"] == {"a": {"type": "number"}}
+    assert tool.spec.parameters["properties"] == {"a": {"enum": [1], "type": "number"}}
