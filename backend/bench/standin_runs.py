@@ -237,7 +237,7 @@ def exactness(session: Session, plan: Plan, tell: Tell, deadline: float = math.i
         count += 1
         if count % 20 == 0:
             tell(f"exact: {same} of {count}")
-    if resumed < count:
+    if not count or resumed < count:
         raise BackendError(f"only {resumed} of {count} prompts were resumed")
     yield Figure("bitwise equal resumes", same, f"of {count}", 1, target=count)
 

@@ -118,8 +118,7 @@ class Probe:
                     raise ValueError(f"more than {MAX_ANSWER_BYTES >> 20} MB")
             text = data.decode("utf-8", "replace")
             if not answer.is_success:
-                message = f"{text[: 2 * MAX_CHARS]}"
-                raise httpx.HTTPStatusError(message, request=answer.request, response=answer)
+                raise httpx.HTTPStatusError(text[: 2 * MAX_CHARS], request=answer.request, response=answer)
             return text
 
     def _version(self) -> Finding:

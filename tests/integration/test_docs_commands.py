@@ -30,8 +30,8 @@ ELSEWHERE = {
     "k3agent mcp login": "tests/integration/tools/test_mcp_http.py",
     "K3AGENT_CI_PROMPT=": "tests/e2e/test_nano.py",
     "python -m k3agent.backend.rankcheck": "tests/integration/backend/test_ranks.py",
-    "python -m k3agent.backend.bench.ranks": "tests/gpu/test_ranks_nccl.py",
-    "python -P -m k3agent.backend.bench.session": "tests/gpu/test_kda_triton.py",
+    "python -m k3agent.backend.bench.ranks": "tests/unit/backend/bench/test_ranks.py",
+    "python -P -m k3agent.backend.bench.session": "tests/unit/backend/bench/test_session.py",
 }
 # The terminal UI alone: tests/e2e/test_tui.py. The embedded model: tests/e2e/test_nano.py.
 SCREEN = "tests/e2e/test_tui.py"

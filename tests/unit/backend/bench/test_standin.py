@@ -35,6 +35,9 @@ def test_what_cannot_be_run_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "last" in capsys.readouterr().err
     assert standin.main(["tiny-k3", "--parts", "first", *SMALL, "--cache-bytes", "10K"]) == 2
     assert "--cache-bytes" in capsys.readouterr().err
+    # There was no time for a single resume.
+    assert standin.main(["tiny-k3", "--parts", "decode,exact", *SMALL, "--no-peers", "--total", "0"]) == 1
+    assert "decode B=3" in capsys.readouterr().out
     with pytest.raises(BackendError, match="no stand-in 'k4'"):
         standins.find("k4")
 
