@@ -111,6 +111,7 @@ class Composer:
         have = [name for name, of in self.params.items() if of == kind and name not in apart]
         if have and rng.random() < 0.75:
             return rng.choice(have)
+        name = ""
         for _ in range(20):
             noun = words.noun()
             own = plural(noun) if kind in ("nums", "texts", "table") else noun

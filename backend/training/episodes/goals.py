@@ -47,6 +47,7 @@ MODULES = (
     "names",
     "scoped",
     "replacing",
+    "facts_said",
     "adding",
     "placing",
     "documents",

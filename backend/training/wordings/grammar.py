@@ -20,7 +20,7 @@ PARTS = ("train", "held_out", "hard")
 
 STYLES = ("name", "value", "text", "code", "raw")
 """How a slot may be quoted: `name` bare or quoted like the other names of the message, `value` too unless it is
-a number or code (backticks only), `text` in quotation marks, `code` mostly in backticks, `raw` never."""
+a number or code (backticks only), `text` in quotation marks, `code` mostly in backticks, both bare at times where they are plain words, `raw` never."""
 
 _TOKEN = re.compile(r"\\(.)|\{(\w+)(!?)\}|([\[\]()|])", re.DOTALL)
 _TEXTS = Path(__file__).parent / "texts"
@@ -182,6 +182,11 @@ def _delimited(value: str, order: tuple[str, ...]) -> str:
 
 _PLAIN_VALUE = re.compile(r"-?[\d.]+$|.*[\"'\[({]|(?i:true|false|none|null)$")
 """Values that people never put in quotation marks: numbers, words of the language, code."""
+_LOOSE = re.compile(r"[\w@/:+-][\w.@/:+' -]*\w$")
+_JOINERS = frozenset(
+    "with by to into in from for of instead and or as at on after before is are be should must can file line that".split()  # noqa: SIM905
+)
+"""Words that would leave open where a text without quotation marks ends."""
 _NAME_MARKS = ("", "", "", "", "", "`", "`", "`", "'", '"')
 _TEXT_ORDERS = (('"', "`", "'"), ('"', "`", "'"), ("'", "`", '"'), ("`", '"', "'"))
 _CODE_ORDER = ("`", '"', "'")
@@ -195,6 +200,8 @@ class Habit:
     text: tuple[str, ...]
     code: tuple[str, ...]
     bare: bool
+    loose: bool
+    """Whether texts of plain words stand without quotation marks."""
 
     @classmethod
     def draw(cls, rng: Random) -> "Habit":
@@ -202,7 +209,8 @@ class Habit:
         mark = _NAME_MARKS[int(rng.random() * len(_NAME_MARKS))]
         text = (mark, "`", '"', "'") if mark else _TEXT_ORDERS[int(rng.random() * len(_TEXT_ORDERS))]
         roll = rng.random()
-        return cls(mark, text, _CODE_ORDER if roll < 0.65 else text, roll > 0.85)
+        order = _CODE_ORDER if roll < 0.65 else text
+        return cls(mark, text, order, roll > 0.85, rng.random() < (0.15 if mark else 0.4))
 
     def quoted(self, value: str, style: str, follower: str) -> str:
         """The value set off from the sentence; `follower` is the text right after it."""
@@ -214,6 +222,8 @@ class Habit:
         if style == "name":
             mark = "`" if self.mark == "'" and follower.startswith("'") else self.mark
             return mark + value + mark if mark and mark not in value else value
+        if self.loose and _LOOSE.match(value) and not _JOINERS & set(value.lower().split()):
+            return value
         if style == "code":
             bare = self.bare and not self.mark and "\n" not in value
             return value if bare else _delimited(value, self.code)

@@ -4,6 +4,7 @@ import re
 
 from k3agent.backend.training.episodes import checks, literals
 from k3agent.backend.training.episodes.editing import change_line, edit_text
+from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.names import by_path
 from k3agent.backend.training.episodes.policy import (
     Hit,
@@ -68,7 +69,7 @@ def play_replace_all(session: Session, old: str, new: str) -> tuple[str, str]:
     return "Done.", f'Replaced "{old}" with "{new}" in {number}: {quoted(list(table), 10)}.'
 
 
-def _part(ctx: Setting, path: str) -> str | None:
+def part_of(ctx: Setting, path: str) -> str | None:
     """A piece of one line of a file, bounded by spaces or punctuation, never inside a word."""
     rng = ctx.rng
     lines = [line.strip() for line in ctx.facts.files[path].splitlines() if 3 <= len(line.strip()) <= 90]
@@ -85,21 +86,21 @@ def _part(ctx: Setting, path: str) -> str | None:
     words = [match for match in re.finditer(r"[A-Za-z][\w'-]+", line)]
     if rng.random() < 0.7 and words:
         first = rng.randrange(len(words))
-        last = min(len(words) - 1, first + rng.choice((0, 0, 1, 2)))
+        last = min(len(words) - 1, first + rng.choice((0, 0, 1, 2, 3)))
         text = line[words[first].start() : words[last].end()]
     else:
         text = rng.choice(tokens) if tokens else line
     return text if 2 < len(text) <= SHORT and "`" not in text and (text.count('"') < 2) else None
 
 
-def _inside_word(ctx: Setting, path: str, text: str) -> bool:
+def inside_word(ctx: Setting, path: str, text: str) -> bool:
     body = ctx.facts.files[path]
     before = r"\w" if text[0].isalnum() or text[0] == "_" else r"(?!)"
     after = r"[\w.]*\w" if text[-1].isalnum() or text[-1] == "_" else r"(?!)"
     return bool(re.search(rf"{before}{re.escape(text)}|{re.escape(text)}{after}", body))
 
 
-def _new_text(ctx: Setting, old: str) -> str:
+def new_text(ctx: Setting, old: str) -> str:
     rng, words = ctx.rng, ctx.words
     for _ in range(20):
         if re.fullmatch(r"-?\d+", old):
@@ -108,6 +109,10 @@ def _new_text(ctx: Setting, old: str) -> str:
             new = literals.like_text(rng, words, old)
         elif rng.random() < 0.12:
             new = literals.odd_text(rng, words)
+        elif re.search(r"\d", old) and rng.random() < 0.7:
+            new = re.sub(r"\d+", lambda match: str(int(match[0]) + rng.choice((1, 2, 5, 10))), old, count=1)
+        elif rng.random() < 0.15:
+            new = rng.choice((f"{words.adjective()} {old}", f"{old} {words.noun()}", f"{words.noun()} {old}"))
         elif old.count(" ") > 1:
             new = rng.choice((words.phrase(), " ".join([*old.split()[:-1], words.noun()])))
         else:
@@ -126,16 +131,21 @@ def breaks(path: str, before: str, after: str) -> bool:
     return path.endswith(".py") and not checks.compiles(after) and checks.compiles(before)
 
 
+DOCUMENTS = ("md", "txt", "css", "csv", "html", "rst", "ini")
+
+
 @goal("replace_text", "replace", 2.5)
 def replace_text(ctx: Setting) -> Plan | None:
     """Replace OLD with NEW in PATH."""
-    path = ctx.choose([path for path, text in ctx.facts.files.items() if text.strip()])
+    pool = [path for path, text in ctx.facts.files.items() if text.strip()]
+    documents = [path for path in pool if extension(path) in DOCUMENTS]
+    path = ctx.choose(documents if documents and ctx.rng.random() < 0.4 else pool)
     if not isinstance(path, str):
         return None
-    old = _part(ctx, path)
-    if old is None or _inside_word(ctx, path, old) or ctx.facts.files[path].count(old) > 8:
+    old = part_of(ctx, path)
+    if old is None or inside_word(ctx, path, old) or ctx.facts.files[path].count(old) > 8:
         return None
-    new, shown = _new_text(ctx, old), ctx.path(path)
+    new, shown = new_text(ctx, old), ctx.path(path)
     text = ctx.facts.files[path]
     if breaks(path, text, text.replace(old, new)):
         return None
@@ -152,15 +162,15 @@ def replace_text_all(ctx: Setting) -> Plan | None:
     path = ctx.choose([path for path, text in ctx.facts.files.items() if text.strip()])
     if not isinstance(path, str):
         return None
-    old = _part(ctx, path)
+    old = part_of(ctx, path)
     if old is None:
         return None
     places = [other for other, text in ctx.facts.files.items() if old in text]
     if len(places) > 4 or any(
-        _inside_word(ctx, other, old) or ctx.facts.files[other].count(old) > 6 for other in places
+        inside_word(ctx, other, old) or ctx.facts.files[other].count(old) > 6 for other in places
     ):
         return None
-    new = _new_text(ctx, old)
+    new = new_text(ctx, old)
     after = {other: ctx.facts.files[other].replace(old, new) for other in places}
     if any(breaks(other, ctx.facts.files[other], text) for other, text in after.items()):
         return None
@@ -188,12 +198,12 @@ def replace_first(ctx: Setting) -> Plan | None:
         return None
     text = ctx.facts.files[path]
     for _ in range(6):
-        old = _part(ctx, path)
-        if old is not None and 2 <= text.count(old) <= 8 and not _inside_word(ctx, path, old):
+        old = part_of(ctx, path)
+        if old is not None and 2 <= text.count(old) <= 8 and not inside_word(ctx, path, old):
             break
     else:
         return None
-    new, shown = _new_text(ctx, old), ctx.path(path)
+    new, shown = new_text(ctx, old), ctx.path(path)
     which = ctx.rng.choice(("first", "first", "last"))
 
     def play(session: Session) -> tuple[str, str]:
