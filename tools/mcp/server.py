@@ -75,6 +75,7 @@ class Server:
         self._transport: Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._listing: asyncio.Task[None] | None = None
+        self._is_list_old = False
         self._progress: dict[str, Callable[[str], None]] = {}
         self._num_calls = 0
         self._failed_at = 0.0
@@ -229,6 +230,7 @@ class Server:
     def _told(self, method: str, params: JsonObject) -> None:
         match method:
             case "notifications/tools/list_changed":
+                self._is_list_old = True
                 if self.state is State.READY and (self._listing is None or self._listing.done()):
                     self._listing = asyncio.create_task(self._list_again())
             case "notifications/progress":
@@ -241,16 +243,19 @@ class Server:
                 log.debug("MCP server %s: %s", self.spec.name, method)
 
     async def _list_again(self) -> None:
-        await asyncio.sleep(LIST_AGAIN_S)
-        if self.state is not State.READY or self._peer is None:
-            return
-        try:
-            async with asyncio.timeout(self.spec.start_timeout_s):
-                await self._list()
-        except (RpcError, RpcClosed, TimeoutError) as error:
-            log.warning("MCP server %s: its tools cannot be listed again: %r", self.spec.name, error)
-            return
-        self._on_change(self)
+        # A change that is told of while the list is on its way may not be in it.
+        while self._is_list_old:
+            await asyncio.sleep(LIST_AGAIN_S)
+            if self.state is not State.READY or self._peer is None:
+                return
+            self._is_list_old = False
+            try:
+                async with asyncio.timeout(self.spec.start_timeout_s):
+                    await self._list()
+            except (RpcError, RpcClosed, TimeoutError) as error:
+                log.warning("MCP server %s: its tools cannot be listed again: %r", self.spec.name, error)
+                return
+            self._on_change(self)
 
     # --- calls --------------------------------------------------------------------------------------------
 

@@ -114,9 +114,40 @@ async def test_changes_of_the_list_without_end_are_taken_together(
         await listed()
 
     monkeypatch.setattr(one, "_list", counted)
+    begun = time.monotonic()
     await one.call("t", {}, lambda text: None)
     await asyncio.sleep(0.1)
-    assert lists <= 2
+    assert lists <= (time.monotonic() - begun) / server.LIST_AGAIN_S + 2
+    await one.aclose()
+
+
+async def test_a_change_that_is_told_of_while_the_list_comes_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LIST_AGAIN_S", 0.01)
+    then = """
+    TOOLS.append({"name": "second"})
+    say(method="notifications/tools/list_changed")
+    say(id=number, result={"content": []})
+    """
+    one = hostile(tmp_path, then)
+    # The third tool comes when the second list has been read, and before it is sent.
+    script = tmp_path / "server.py"
+    script.write_text(
+        script.read_text().replace(
+            'say(id=number, result={"tools": TOOLS})',
+            "told_of = list(TOOLS)\n"
+            "        if len(TOOLS) == 2:\n"
+            '            TOOLS.append({"name": "third"})\n'
+            '            say(method="notifications/tools/list_changed")\n'
+            '        say(id=number, result={"tools": told_of})',
+        )
+    )
+    is_whole = asyncio.Event()
+    monkeypatch.setattr(one, "_on_change", lambda _: is_whole.set() if len(one.tools) == 3 else None)
+    await one.call("t", {}, lambda text: None)
+    await asyncio.wait_for(is_whole.wait(), 60)
+    assert [tool.tool for tool in one.tools] == ["second", "t", "third"]
     await one.aclose()
 
 
