@@ -9,10 +9,8 @@ puts the first one into `docs/performance.md` if it finds it in its folder.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+
+from k3agent.backend.bench.steps import status_of
 
 WORK = Path("build/ranks")
 LEAST_S = 15.0
@@ -109,7 +109,7 @@ class Session:
                 env=dict(os.environ, PYTHONUNBUFFERED="1"),
                 start_new_session=True,
             )
-            status = _await(process, allowed + GRACE_S)
+            status = status_of(process, allowed + GRACE_S)
         text = log.read_text("utf-8", errors="replace")
         print(text[-SHOWN_CHARACTERS:], flush=True)
         if not step.is_ours:
@@ -144,19 +144,6 @@ class Session:
             json.dumps({**versions, "steps": found}, indent=1), "utf-8"
         )
         (options.out / f"ranks{options.ranks}.log").write_text("\n".join(logs), "utf-8")
-
-
-def _await(process: "subprocess.Popen[bytes]", seconds: float) -> int:
-    """Its status once it is over; after so long it and its children are ended."""
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return 124
-    finally:
-        # also what a step that died has left behind
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

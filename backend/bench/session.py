@@ -10,7 +10,6 @@ Copy that last one to `backend/kernels/` before the next session, unless the mac
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tarfile
@@ -22,6 +21,7 @@ from pathlib import Path
 import torch
 
 from k3agent.backend.bench.gpu import Outcome, command_of
+from k3agent.backend.bench.steps import status_of
 from k3agent.backend.disk_cache import kernels_folder
 from k3agent.backend.kernels import pinned
 from k3agent.backend.kernels.bench import environment
@@ -117,7 +117,7 @@ class Session:
                 env=self._environment(),
                 start_new_session=True,
             )
-            status = _await(process, allowed + GRACE_S)
+            status = status_of(process, allowed + GRACE_S)
         text = log.read_text("utf-8", errors="replace")
         print(text[-SHOWN_CHARACTERS:], flush=True)
         if step.part == "tests":
@@ -161,16 +161,6 @@ class Session:
         for kept in (f"{name}.log", TUNED):
             if (self.folder / kept).exists():
                 (self.out / kept).write_bytes((self.folder / kept).read_bytes())
-
-
-def _await(process: "subprocess.Popen[bytes]", seconds: float) -> int:
-    """Its status once it is over; after so long it and its children are ended."""
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return 124
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """Sessions on a lent GPU: one step takes no other with it, and what is known is always in the folder."""
 
 import json
+import subprocess
 import sys
 import tarfile
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from k3agent.backend.bench import gpu, session
 from k3agent.backend.bench.session import Session, Step
+from k3agent.backend.bench.steps import status_of
 
 PROGRAMS = {
     "kernels": "import pathlib, sys; pathlib.Path(sys.argv[1], 'kernels.md').write_text('| a table |')",
@@ -63,6 +65,18 @@ def test_a_step_that_fails_or_hangs_takes_no_other_with_it(programs: None, tmp_p
     flags = ["--folder", str(tmp_path / "kept"), "--page", str(tmp_path / "page.md"), "--only-page"]
     assert gpu.main(flags) == 0
     assert "## Kernels of fla" in (tmp_path / "page.md").read_text()
+
+
+def test_what_a_step_leaves_behind_ends_with_it() -> None:
+    child = "import time; print('begun', flush=True); time.sleep(600)"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        assert status_of(process, 60) == 0
+        # Nobody holds the other end of the pipe any more.
+        assert process.stdout.read() == b""
 
 
 def test_time_is_kept_for_what_comes_later(programs: None, tmp_path: Path) -> None:
