@@ -104,7 +104,9 @@ def new_value(ctx: Setting, old: str, kind: str) -> str:
     if re.fullmatch(r"-?[\d_]+(\.\d+)?(e-?\d+)?", old):
         if rng.random() < 0.2 and kind == "py":
             return literals.odd_number(rng)
-        return str(rng.choice((rng.randint(1, 99) / 10, rng.randint(1, 99) / 100, float(rng.randint(1, 9)))))
+        sign = -1 if rng.random() < 0.2 else 1
+        number = rng.choice((rng.randint(1, 99) / 10, rng.randint(1, 99) / 100, float(rng.randint(1, 9))))
+        return str(sign * number)
     if old[:1] in QUOTES:
         return _new_text(ctx, old[1:-1], kind)
     if old in ("True", "False", "true", "false"):

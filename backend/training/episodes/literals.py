@@ -59,6 +59,8 @@ def address(rng: random.Random, words: Words) -> str:
             f"https://{host}/{words.noun()}/v{rng.randint(1, 4)}",
             f"http://{host}:{rng.choice((3000, 8000, 8080))}",
             f"https://{words.noun()}.{host}",
+            f"https://{host}/{words.noun()}/{words.noun()}?{words.noun()}={words.noun()[:4]}",
+            f"https://{host}/?{words.noun()}={rng.randint(1, 99)}&{words.noun()}=1#{words.noun()}",
             f"{words.noun()}@{host}",
             f"{words.adjective()}.{words.noun()}@{host}",
             f"redis://localhost:{rng.randint(6000, 7000)}/{rng.randint(0, 9)}",

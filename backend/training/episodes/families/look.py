@@ -7,6 +7,7 @@ from k3agent.backend.training.episodes.policy import (
     esc,
     hits,
     open_file,
+    pieces,
     quoted,
     search_file,
     several,
@@ -84,7 +85,13 @@ def list_dir(ctx: Setting) -> Plan | None:
     )
     unique = sum(1 for other in ctx.facts.folders if base_name(other) == base_name(folder)) == 1
     shown = ctx.rng.choice(
-        (folder, folder, f"{folder}/", f"./{folder}", base_name(folder) if unique else folder)
+        (
+            folder,
+            f"{folder}/",
+            f"./{folder}",
+            base_name(folder) if unique else folder,
+            base_name(folder) if unique else folder,
+        )
     )
 
     def play(session: Session) -> tuple[str, str]:
@@ -231,6 +238,74 @@ def find_file(ctx: Setting) -> Plan | None:
         return f"{len(rows)} places.", f"There are {len(rows)}:\n{bullet_list(rows)}"
 
     return Plan("find_file", "find", {"name": name}, play, checks.answers(*wanted), ("file", path))
+
+
+ENDINGS = ("ing", "ers", "er", "ies", "es", "s", "ed")
+
+
+def stem_of(word: str) -> str:
+    """A word without an ending, for names that have the word in another form."""
+    for end in ENDINGS:
+        if word.endswith(end) and len(word) - len(end) >= 3:
+            return word[: -len(end)]
+    return word[:-1] if word.endswith(("e", "y")) and len(word) > 4 else word
+
+
+def either_case(part: str) -> str:
+    """The pattern for files with a part in their name, with a capital or without."""
+    return f"**/*[{part[0].upper()}{part[0]}]{part[1:]}*"
+
+
+def said_form(ctx: Setting, word: str) -> str:
+    """A word of a file's name in a form that people may say."""
+    stem = stem_of(word)
+    long = f"{stem}ing" if len(word) < 8 else word
+    forms = (word, word, word, f"{word}s", long, word.capitalize())
+    return ctx.rng.choice([form for form in forms if stem_of(form.lower()) == stem] or [word])
+
+
+@goal("find_about", "find", 1.4)
+def find_about(ctx: Setting) -> Plan | None:
+    """Is there a file for caching? Found by a part of its name."""
+    files = sorted(ctx.facts.files)
+    path = ctx.choose(files)
+    if not isinstance(path, str):
+        return None
+    words = [word for word in pieces(base_name(path).rsplit(".", 1)[0]) if len(word) > 3 and word.isalpha()]
+    missing = ctx.rng.random() < 0.12
+    if not words and not missing:
+        return None
+    word = ctx.unused(ctx.words.noun) if missing else ctx.rng.choice(words)
+    thing = said_form(ctx, word)
+    wanted: list[str] = []
+    for part in (thing.lower(), stem_of(thing.lower())):
+        wanted = wanted or [item for item in files if part in base_name(item).lower()]
+        if any(part[1:] not in base_name(item) for item in wanted):
+            return None
+    if len(wanted) > 12 or bool(wanted) == missing:
+        return None
+
+    def play(session: Session) -> tuple[str, str]:
+        part, stem = thing.lower(), stem_of(thing.lower())
+        think = f"Which file is for {thing}? Look for {part} in the names."
+        rows = files_in(session.call("glob", think, pattern=either_case(part)).text)
+        if not rows and stem != part:
+            think = f"No name has {part}. Look for its stem {stem}."
+            rows = files_in(session.call("glob", think, pattern=either_case(stem)).text)
+        if not rows:
+            raise Report("No such file.", f"There is no file with `{stem}` in its name in this project.")
+        if len(rows) == 1:
+            return f"It is {rows[0]}.", f"Yes: `{rows[0]}`."
+        return f"{len(rows)} files fit.", f"There are {len(rows)}:\n{bullet_list(rows)}"
+
+    check = checks.answers(*wanted) if wanted else checks.declines()
+    subject = ("file", wanted[0]) if len(wanted) == 1 else None
+    return Plan("find_about", "find", {"thing": thing}, play, check, subject)
+
+
+def files_in(text: str) -> list[str]:
+    """The files of a glob result, folders left out."""
+    return [row for row in names_in(text) if not row.endswith("/")]
 
 
 def list_hits(rows: list[str], limit: int = 12) -> str:

@@ -444,7 +444,7 @@ def value_of(ctx: Setting) -> Plan | None:
     if not pool:
         return None
     item = ctx.rng.choice(pool)
-    said = item.name.lower() if item.name.isupper() and ctx.rng.random() < 0.15 else item.name
+    said = item.name.lower() if item.name.isupper() and ctx.rng.random() < 0.35 else item.name
 
     def play(session: Session) -> tuple[str, str]:
         name, hit = one_definition(session, said, f"Find the value of {said}.", nothing="")

@@ -277,6 +277,78 @@ def value_spoken(ctx: Setting) -> Plan | None:
     )
 
 
+@goal("value_of_key", "explain", 1.0)
+def value_of_key(ctx: Setting) -> Plan | None:
+    """What is NAME, asked of a key of a settings file, whose name is written as it is."""
+    pool = [item for item in ctx.facts.keys if len(item.text) < 110 and len(item.name) > 3]
+    item = ctx.rng.choice(pool) if pool else None
+    if item is None:
+        return None
+    found = _candidates(ctx, item.name, "")
+    if [(hit.path, hit.line) for _, hit in found] != [(item.path, item.line)]:
+        return None
+    return Plan(
+        "value_of",
+        "explain",
+        {"name": item.name},
+        lambda s: play_value(s, item.name),
+        checks.answers(item.name, item.value, item.path),
+        ("const", item.name),
+    )
+
+
+def _of_place(place: str, found: list[tuple[str, Hit]]) -> list[tuple[str, Hit]]:
+    """Those in the files that a word for a place names."""
+    return [item for item in found if set(pieces(place)) <= set(pieces(item[1].path))]
+
+
+@goal("set_placed", "setvalue", 1.6)
+def set_placed(ctx: Setting) -> Plan | None:
+    """Let the server use port VALUE: the place's word is in the path of the file that is meant."""
+    rng = ctx.rng
+    pool = [item for item in [*ctx.facts.constants, *ctx.facts.keys] if len(item.text) < 110]
+    pool = [item for item in pool if len(item.name) > 3 and pieces(base_name(item.path).rsplit(".", 1)[0])]
+    if not pool:
+        return None
+    item = rng.choice(pool)
+    thing = in_words(ctx, item.name)
+    place = " ".join(pieces(base_name(item.path).rsplit(".", 1)[0]))
+    other, line = f"{ctx.unused(ctx.words.noun)}.py", f"{item.name.upper()} = {rng.randint(1, 99)}\n"
+    fresh = {other: line} if rng.random() < 0.6 and item.name.isidentifier() and item.text[:1].strip() else {}
+    here = _candidates(ctx, thing, "")
+    added = [(item.name.upper(), Hit(other, 1, line.strip()))] if fresh else []
+    fitting = [(hit.path, hit.line) for _, hit in _of_place(place, [*here, *added])]
+    said, new = draw_value(ctx, item.value, extension(item.path))
+    text = changed_text(ctx, item, new)
+    if text is None or fitting != [(item.path, item.line)] or len(here) > 4:
+        return None
+
+    def play(session: Session) -> tuple[str, str]:
+        found = find_spoken(session, thing, f"Set {thing} to {said}, for {place}.")
+        if len(found) > 1:
+            mine = _of_place(place, found)
+            if len(mine) != 1:
+                shown = quoted([f"{name} ({hit.at})" for name, hit in found])
+                raise Report(
+                    f"{len(found)} names fit. I must ask which.",
+                    f"Several values fit `{thing}`: {shown}. Which one shall I change?",
+                )
+            session.lead = f"{len(found)} fit; {place} is {mine[0][1].path}."
+            found = mine
+        name, hit = found[0]
+        return set_line(session, name, hit, said)
+
+    return Plan(
+        "set_placed",
+        "setvalue",
+        {"thing": thing, "place": place, "value": said},
+        play,
+        checks.writes({item.path: text}),
+        ("const", item.name),
+        prepare=lambda files: files.update(fresh),
+    )
+
+
 @goal("set_hint", "setvalue", 1.0)
 def set_hint(ctx: Setting) -> Plan | None:
     """The shipping should be VALUE (SHIPPING in PATH)."""
