@@ -27,7 +27,7 @@ def net_total(items):
     """Sum of price times quantity."""
     total = 0
     for price, quantity in items:
-        total += price + quantity
+        total += price * quantity
     return total
 
 
@@ -36,7 +36,7 @@ def with_tax(net):
 
 
 def shipping(net):
-    if net >= FREE_SHIPPING_FROM:
+    if net <= FREE_SHIPPING_FROM:
         return 0
     return 490
 ''',
