@@ -39,7 +39,7 @@ NAMES = {
     "text": "text word name title line label message sentence key line".split(),  # noqa: SIM905
     "nums": "numbers values scores prices sizes amounts counts weights".split(),  # noqa: SIM905
     "texts": "words names lines items titles entries labels parts".split(),  # noqa: SIM905
-    "table": "stock prices counts ages scores table mapping data weights".split(),  # noqa: SIM905
+    "table": "prices counts ages scores table mapping data weights".split(),  # noqa: SIM905
     "flag": "active enabled ready flag".split(),  # noqa: SIM905
 }
 HINTS = {

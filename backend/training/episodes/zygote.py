@@ -210,9 +210,6 @@ def _child(folder: str, argv: list[str]) -> int:
 
 def _script(folder: str, argv: list[str]) -> int:
     """`python file args` or `python -c code`."""
-    if argv[0] in ("--version", "-V"):
-        print(f"Python {sys.version.split()[0]}")
-        return 0
     if argv[0] == "-c":
         text, name = argv[1], "<string>"
         sys.argv = ["-c", *argv[2:]]

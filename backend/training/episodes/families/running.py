@@ -237,7 +237,6 @@ def run_command(ctx: Setting) -> Plan | None:
         (f"cat {path}", lines[0].strip()) if len(lines) < 15 else (f"echo {number}", str(number)),
         (f"ls {text}", "exit code 2"),
         ("false", "exit code 1"),
-        (rng.choice(("python --version", "python -V")), "Python 3"),
         ("git --version", "git version"),
         (f"basename {path}", path.rsplit("/", 1)[-1]),
         (f"expr {number} + {other}", str(number + other)),
