@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
 
 BEFORE, AFTER, AFTER_FAILURE = "PreToolUse", "PostToolUse", "PostToolUseFailure"
 MAX_RESPONSE = 20_000
+HOOK_DENIES = "a hook denies it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ def overruled(verdict: Verdict, outcome: Outcome) -> Verdict:
     if outcome.stop:
         return Verdict(action=Action.DENY, reason=f"a hook ends the turn: {outcome.stop}", by="hook")
     if outcome.is_denial:
-        return Verdict(action=Action.DENY, reason=f"a hook denies it{said}", by="hook")
+        return Verdict(action=Action.DENY, reason=f"{HOOK_DENIES}{said}", by="hook")
     if outcome.decision == "ask" and verdict.action is Action.ALLOW:
         return Verdict(action=Action.ASK, reason=f"a hook wants it asked{said}", by="hook")
     if outcome.decision == "allow" and verdict.action is Action.ASK and verdict.by == "mode":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from k3agent.agent.callhooks import HOOK_DENIES
 from k3agent.agent.options import Receipt
 from k3agent.agent.policies import LIMIT
 from k3agent.events import TurnOutcome
@@ -69,7 +70,9 @@ def report(
 def _denied(receipt: Receipt, permission_mode: str) -> str:
     last = receipt.denials[-1]
     what = f"Denied: {last['summary']} ({last['reason']})."
-    return what if permission_mode == "plan" else f"{what} Allow it with --allow."
+    # No rule of permissions overrules a hook: its own words say what is wanted.
+    is_final = permission_mode == "plan" or last["reason"].startswith(HOOK_DENIES)
+    return what if is_final else f"{what} Allow it with --allow."
 
 
 def failed_command(receipt: Receipt) -> str:

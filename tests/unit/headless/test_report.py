@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from k3agent.agent.callhooks import HOOK_DENIES
 from k3agent.agent.options import Receipt
 from k3agent.events import TurnOutcome
 from k3agent.headless.formats import LAST_WORDS, End
@@ -28,6 +29,13 @@ def test_a_question_keeps_its_mark_as_the_end() -> None:
     assert said(TurnOutcome.EXECUTION, "unknown key. Did you mean model?").startswith(
         "Not finished: unknown key. Did you mean model? No file"
     )
+
+
+def test_no_flag_lifts_what_a_hook_denies() -> None:
+    denial = {"call_id": "c", "tool": "shell", "summary": "pytest", "reason": f"{HOOK_DENIES}: not today"}
+    text = said(TurnOutcome.PERMISSION, denials=[denial])
+    assert "not today" in text
+    assert "--allow" not in text
 
 
 def test_a_denial_is_named_with_the_flag_that_lifts_it() -> None:
