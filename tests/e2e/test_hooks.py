@@ -44,19 +44,21 @@ def test_a_repository_s_hooks_run_once_trusted_and_until_they_change(bench: Benc
         Step(text="ok"),
     )
 
-    def results() -> str:
+    def results(prompt: str) -> str:
         with served(bench, [read, edit, done]):
-            ran = bench.stream("/mend a.txt")
+            ran = bench.stream(prompt)
         assert ran.code in (0, 3), ran.err
         said = "".join(json.dumps(line) for line in ran.lines)
         assert ran.result["session_id"]
         return said + ran.err
 
-    assert "frozen until Monday" not in results()
+    ran = bench.stream("/mend a.txt")
+    assert ran.code == 2 and "mend.md is not trusted" in ran.err
+    assert "frozen until Monday" not in results("Mend a.txt, please.")
     assert (bench.workspace / "a.txt").read_text() != text
     (bench.workspace / "a.txt").write_text(text)
     assert bench.run("config", "trust").code == 0
-    said = results()
+    said = results("/mend a.txt")
     assert "frozen until Monday" in said and "a hook denies it" in said
     assert (bench.workspace / "a.txt").read_text() == text
     with served(bench, [done]):
@@ -64,5 +66,5 @@ def test_a_repository_s_hooks_run_once_trusted_and_until_they_change(bench: Benc
     assert ran.code == 3 and ran.result["subtype"] == "error_permission"
     assert "a hook does not let this prompt pass: not that" in ran.result["errors"][0]
     script.write_text("#!/bin/sh\nexit 0\n")
-    said = results()
+    said = results("Mend a.txt, please.")
     assert "frozen until Monday" not in said and "config trust" in said
