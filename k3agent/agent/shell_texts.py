@@ -30,11 +30,13 @@ MAX_LEVELS = 500
 NUMBER = re.compile(r"[-+]?\d*")
 
 
-def _text(node: Any) -> str:
+def text_of(node: Any) -> str:
+    """What a node of the grammar stands for."""
     return str(node.text.decode("utf-8", "replace"))
 
 
-def _all(node: Any) -> Iterator[Any]:
+def nodes_of(node: Any) -> Iterator[Any]:
+    """The node and all below it, in the order of the text."""
     waiting = [node]
     while waiting:
         found = waiting.pop()
@@ -46,7 +48,7 @@ def are_all_seen(root: Any, command: bytes) -> bool:
     """Whether everything that looks like a substitution is one to the grammar too, or plain text."""
     starts: set[int] = set()
     texts: list[tuple[int, int]] = []
-    for node in _all(root):
+    for node in nodes_of(root):
         if node.type in SUBSTITUTIONS:
             # The second one is where `...` ends.
             starts |= {node.start_byte, node.end_byte - 1}
@@ -100,26 +102,26 @@ def _is_quoted(body: Any) -> bool:
 def hidden(root: Any) -> str:
     """Why a value may be run as a command, or ""."""
     unsafe: set[str] = set()
-    for node in _all(root):
+    for node in nodes_of(root):
         if node.type == "variable_assignment":
             name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
             if value is not None and _holds_text(value):
                 return "a value holds a command that bash may run later"
-            is_number = value is None or NUMBER.fullmatch(_text(value).strip("\"'"))
-            unsafe |= set() if name is None or is_number else {_text(name)}
+            is_number = value is None or NUMBER.fullmatch(text_of(value).strip("\"'"))
+            unsafe |= set() if name is None or is_number else {text_of(name)}
         elif node.type == "for_statement":
             unsafe |= _name_of_loop(node)
         elif node.type in ("command", "declaration_command", "unset_command", "test_command"):
             if _evaluates(node):
                 return "a name holds a command that bash runs"
             unsafe |= _read_names(node)
-    is_read = any(node.type in ARITHMETIC and unsafe & _names(node) for node in _all(root))
+    is_read = any(node.type in ARITHMETIC and unsafe & _names(node) for node in nodes_of(root))
     return "arithmetic with a value that is known only at run time" if is_read else ""
 
 
 def _holds_text(node: Any) -> bool:
     """Whether quoted text in `node` looks like a substitution, and so is none yet."""
-    for part in _all(node):
+    for part in nodes_of(node):
         if part.type in TEXTS and RUNS.search(part.text.decode("utf-8", "replace")):
             return True
         if part.type in ("string_content", "word") and re.search(rb"\\[$`]", part.text):
@@ -129,7 +131,7 @@ def _holds_text(node: Any) -> bool:
 
 def _evaluates(node: Any) -> bool:
     words = [word for word in node.children if word.type != "variable_assignment"]
-    texts = [re.sub(r"[\\\"']", "", _text(word)) for word in words]
+    texts = [re.sub(r"[\\\"']", "", text_of(word)) for word in words]
     passed = ("command", "builtin", "env", "exec", "time", "nice", "timeout")
     at = next((at for at, text in enumerate(texts) if text not in passed and not PASSED.match(text)), 0)
     is_one = texts[at : at + 1] and (texts[at] in EVALUATING or texts[at] == "[[")
@@ -158,7 +160,7 @@ def _read_names(node: Any) -> set[str]:
 
 def _names(node: Any) -> set[str]:
     """Names in arithmetic, where a `$` is not needed, and in tests of numbers and expansions."""
-    text = _text(node)
+    text = text_of(node)
     if node.type == "test_command" and not re.search(r"-(eq|ne|lt|le|gt|ge|v)\b|\(\(", text):
         return set()
     if node.type == "expansion" and not re.search(r"@[PQEAKa]|:[^-=?+]|\[|!", text):

@@ -6,8 +6,9 @@ This is no shell: it guesses too much rather than too little, and what it finds 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
+
+from k3agent.agent.shell_texts import nodes_of, text_of
 
 Values = dict[str, list[str]]
 """Names of variables with the texts, as they are written, that they are given anywhere in the command."""
@@ -23,10 +24,10 @@ _DEFAULT = re.compile(r":?[-=+]")
 
 def collect(root: Any, values: Values) -> None:
     """Add what assignments, loops, `set`, calls of functions and `read x <<< TEXT` below `root` say."""
-    functions = {_name(node) for node in _all(root) if node.type == "function_definition"}
+    functions = {_name(node) for node in nodes_of(root) if node.type == "function_definition"}
     read: list[str] = []
     given: list[str] = []
-    for node in _all(root):
+    for node in nodes_of(root):
         match node.type:
             case "variable_assignment":
                 value = node.child_by_field_name("value")
@@ -35,13 +36,13 @@ def collect(root: Any, values: Values) -> None:
             case "for_statement":
                 variable = node.child_by_field_name("variable")
                 parts = node.children_by_field_name("value")
-                _add(values, "" if variable is None else _text(variable), parts)
+                _add(values, "" if variable is None else text_of(variable), parts)
             case "herestring_redirect":
-                given += [_text(part) for part in node.named_children]
+                given += [text_of(part) for part in node.named_children]
             case "command" if (name := _name(node)) in ("set", "read") or name in functions:
                 words = [part for part in node.named_children if part.type != "command_name"]
                 if name == "read":
-                    read += [_text(word) for word in words]
+                    read += [text_of(word) for word in words]
                     continue
                 for position in ("@", "*", *(str(at) for at in range(1, 10))):
                     _add(values, position, words)
@@ -98,21 +99,9 @@ def _within(text: str, match: re.Match[str], value: str) -> str:
 
 def _add(values: Values, name: str, nodes: list[Any]) -> None:
     kept = values.setdefault(name, [])
-    kept += [_text(node) for node in nodes[: max(0, MAX_TEXTS - len(kept))]]
+    kept += [text_of(node) for node in nodes[: max(0, MAX_TEXTS - len(kept))]]
 
 
 def _name(node: Any) -> str:
     name = node.child_by_field_name("name")
-    return "" if name is None else _text(name)
-
-
-def _text(node: Any) -> str:
-    return str(node.text.decode("utf-8", "replace"))
-
-
-def _all(node: Any) -> Iterator[Any]:
-    waiting = [node]
-    while waiting:
-        found = waiting.pop()
-        yield found
-        waiting += reversed(found.children)
+    return "" if name is None else text_of(name)
