@@ -16,7 +16,11 @@ from k3agent.backend.training.episodes.mutate import Bug, find_bug, outcome, wit
 from k3agent.backend.training.episodes.project import layout, literal, test_file
 from k3agent.backend.training.episodes.pycode import Module, Style, draw_const
 from k3agent.backend.training.episodes.registry import Setting
+from k3agent.backend.training.episodes.routines import routine_function
 from k3agent.backend.training.episodes.words import Words
+
+ROUTINES = 0.45
+"""Of the new functions, those put together at random."""
 
 
 class Judge(Protocol):
@@ -108,7 +112,13 @@ def fresh_function(ctx: Setting) -> Func:
     """A function whose right behaviour can be told from its name or its documentation."""
     rng, words = ctx.rng, ctx.words
     while True:
-        func = random_concept(rng, words, cases=4) if rng.random() < 0.75 else described_function(rng, words)
+        kind = rng.random()
+        if kind < ROUTINES:
+            func = routine_function(rng, words)
+        elif kind < 0.8:
+            func = random_concept(rng, words, cases=4)
+        else:
+            func = described_function(rng, words)
         if not _usable(func):
             continue
         if not any(func.name in text for text in ctx.facts.files.values()):

@@ -57,9 +57,7 @@ def parse_run(text: str) -> Run:
     current: Failure | None = None
     marked = inside = ""
     for index, line in enumerate(body):
-        if match := re.match(
-            r"^_{2,} (?:ERROR (?:collecting|at setup of) )?([^\s\[]+(?:\[.*\])?) _{2,}$", line
-        ):
+        if match := re.match(r"^_+ (?:ERROR (?:collecting|at setup of) )?([^\s\[]+(?:\[.*\])?) _+$", line):
             current = Failure(match[1])
             failures.append(current)
             marked = inside = ""

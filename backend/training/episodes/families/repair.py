@@ -1,6 +1,7 @@
 """Repairing: run the tests, read the failure, find the function, change the wrong line, run again, report."""
 
 import re
+from collections.abc import Callable
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class, draw_several
@@ -8,6 +9,7 @@ from k3agent.backend.training.episodes.editing import around, difference, edit_t
 from k3agent.backend.training.episodes.layered import draw_layered
 from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
+from k3agent.backend.training.episodes.searching import Tried, draw_search, is_evident
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
 from k3agent.backend.training.episodes.testnames import beginning, failing_names, note_full_name
 from k3agent.backend.training.episodes.testruns import (
@@ -172,8 +174,10 @@ def locate(session: Session, failure: Failure, left: list[Broken]) -> tuple[str,
     return name, view, next((item for item in seen if item.func.name == name), seen[0] if seen else None)
 
 
-def play_fix(session: Session, all_broken: list[Broken], task: str, *, wanted: str = "") -> tuple[str, str]:
-    """The whole loop for one or several bugs; `wanted` is the test that the user named, perhaps in part."""
+def play_fix(
+    session: Session, all_broken: list[Broken], task: str, *, wanted: str = "", may_stop: bool = False
+) -> tuple[str, str]:
+    """The loop for some bugs; `wanted`: the test that the user named; `may_stop`: a search may fail."""
     target = f"-k {wanted}" if wanted else ""
     run, python = run_tests(session, task, target, stop=True)
     if run.ok:
@@ -198,10 +202,17 @@ def play_fix(session: Session, all_broken: list[Broken], task: str, *, wanted: s
                 "I see no bug there.",
                 f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{view.path}`.",
             )
-        mend(session, view, broken, reason(failure))
+        search = draw_search(session, view, broken, may_stop=may_stop) if len(all_broken) == 1 else None
+        if search and not is_evident(failure):
+            tried = search.run(failure, reason(failure), again_with(session, target, python))
+            run, line, said = tried.run, tried.change.line, tried.said
+        else:
+            mend(session, view, broken, reason(failure))
+            line, said = broken.line, change_of(broken)
+            think = "The diff is right. Run the tests again."
+            run, python = run_tests(session, think, target, python, stop=True)
         mended.append(broken)
-        done.append(f"{change_of(broken)} in `{view.path}` (line {broken.line})")
-        run, python = run_tests(session, "The diff is right. Run the tests again.", target, python, stop=True)
+        done.append(f"{said} in `{view.path}` (line {line})")
         if run.ok and target:
             target = ""
             run, python = run_tests(session, "It passes. Now all tests.", "", python, stop=True)
@@ -211,6 +222,11 @@ def play_fix(session: Session, all_broken: list[Broken], task: str, *, wanted: s
             "It still fails; I stop.", f"Changed: {'; '.join(done)}. Still failing: {several(names)}."
         )
     return "All pass.", f"Fixed: {'; '.join(done)}. The tests pass now: {run.summary}."
+
+
+def again_with(session: Session, target: str, python: str) -> Callable[[str], Run]:
+    """The same tests once more, with a thought."""
+    return lambda think: run_tests(session, think, target, python, stop=True)[0]
 
 
 def fixed(all_broken: list[Broken]) -> Check:
@@ -292,7 +308,11 @@ def fix_tests(ctx: Setting) -> Plan | None:
     if found is None:
         return None
     return repair_plan(
-        ctx, "fix_tests", {}, lambda s: play_fix(s, found, "Fix the failing tests. Run them first."), found
+        ctx,
+        "fix_tests",
+        {},
+        lambda s: play_fix(s, found, "Fix the failing tests. Run them first.", may_stop=True),
+        found,
     )
 
 
@@ -325,7 +345,7 @@ def fix_test_named(ctx: Setting) -> Plan | None:
         ctx,
         "fix_test_named",
         {"test_name": name},
-        lambda s: play_fix(s, [broken], task, wanted=name),
+        lambda s: play_fix(s, [broken], task, wanted=name, may_stop=True),
         [broken],
     )
 
@@ -339,11 +359,15 @@ def play_known(session: Session, broken: Broken, task: str) -> tuple[str, str]:
 
 def repair_and_run(session: Session, view: View, broken: Broken, name: str, why: str) -> tuple[str, str]:
     """Change the line, run the tests, report both."""
-    mend(session, view, broken, why or f"{name} is wrong.")
-    place = f"`{name}` in `{view.path}` (line {broken.line}): {change_of(broken)}."
+    why = why or f"{name} is wrong."
+    tried = _search_named(session, view, broken, why)
+    if tried is None:
+        mend(session, view, broken, why)
+    line, said = (tried.change.line, tried.said) if tried else (broken.line, change_of(broken))
+    place = f"`{name}` in `{view.path}` (line {line}): {said}."
     what = f"Changed {place}"
     try:
-        run, _ = run_tests(session, "The diff is right. Run the tests.", stop=True)
+        run = tried.run if tried else run_tests(session, "The diff is right. Run the tests.", stop=True)[0]
     except Report:
         return "I could not run the tests.", f"{what} I could not run the tests here."
     if run.ok:
@@ -354,8 +378,16 @@ def repair_and_run(session: Session, view: View, broken: Broken, name: str, why:
     return "Some fail; say so.", f"{what} Still failing: {several(names)}."
 
 
-def _said_value(value: object) -> str:
-    return repr(value)
+def _search_named(session: Session, view: View, broken: Broken, why: str) -> Tried | None:
+    """See the tests fail and search, where a search is drawn and they do fail."""
+    search = draw_search(session, view, broken)
+    if search is None:
+        return None
+    run, python = run_tests(session, f"{why} See which test fails.", stop=True)
+    if run.ok or not run.failures or is_evident(run.failures[0]):
+        return None
+    failure = run.failures[0]
+    return search.run(failure, reason(failure), again_with(session, "", python))
 
 
 @goal("fix_func", "fix", 2.0)

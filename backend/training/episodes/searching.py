@@ -1,0 +1,258 @@
+"""Systematic search: where the cause is not evident, one-line changes are tried one after the other, with the
+failing test after each, until it passes; what did not help is put back.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from k3agent.backend.training.episodes.bugs import Broken
+from k3agent.backend.training.episodes.candidates import EVIDENT, Candidate, candidates_for
+from k3agent.backend.training.episodes.classes import ClassSample
+from k3agent.backend.training.episodes.editing import changed_part, edit_text, failed
+from k3agent.backend.training.episodes.layered import LayeredSample
+from k3agent.backend.training.episodes.mutate import ENDLESS, outcome
+from k3agent.backend.training.episodes.policy import View, quoted
+from k3agent.backend.training.episodes.session import Report, Session
+from k3agent.backend.training.episodes.testruns import Failure, Run
+from k3agent.backend.training.episodes.tracing import own_places
+
+SEARCHED = 0.7
+"""Of the repairs where a search can find the bug, those that are played as one."""
+GIVEN_UP = 0.12
+"""Of the repairs where it cannot, those where it is tried and ends with an honest report."""
+POSITIONS = (0.45, 0.2, 0.15, 0.1, 0.06, 0.04)
+"""How often the right change comes first, second, ...: what is learned is a guess and to go on."""
+MOST_WRONG = 5
+STRAY = 0.12
+"""Of the steps after a wrong attempt, those with a call that is refused first (it is not learned)."""
+ROOM = 420
+"""Characters of an attempt besides the output of the test run."""
+NONSENSE = frozenset(("TypeError", "NameError", "AttributeError", "UnboundLocalError"))
+Again = Callable[[str], Run]
+"""Runs the failing test again, with a thought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """How a search ended: the change that helped, and the run that says so."""
+
+    change: Candidate
+    run: Run
+
+    @property
+    def said(self) -> str:
+        """The change in the words of a report."""
+        return f"`{self.change.old}` became `{self.change.new}`"
+
+
+@dataclass(slots=True)
+class Search:
+    """A search in one function. `right` is None where no candidate is the repair."""
+
+    session: Session
+    view: View
+    broken: Broken
+    pool: list[Candidate]
+    right: Candidate | None
+    tried: list[Candidate] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    raised: int = 0
+    """The line of the function where an error was raised, or 0."""
+    is_moved: bool = False
+    """Whether the last attempt changed what the test says."""
+
+    def run(self, failure: Failure, why: str, again: Again) -> Tried:
+        """Try until the test passes. Raises Report when nothing is left to try."""
+        limit = MOST_WRONG
+        if self.right is not None:
+            limit = self.session.rng.choices(range(len(POSITIONS)), POSITIONS)[0]
+        self.errors.append(failure.error)
+        places = [place[1] for place in own_places(failure) if place[0] == self.view.path]
+        self.raised = places[-1] if places else 0
+        lead = why
+        while True:
+            wrong = self._next_wrong() if len(self.tried) < limit and self._has_room() else None
+            candidate = wrong or self.right
+            if candidate is None:
+                raise self._nothing_left(failure, lead)
+            self._try(candidate, lead)
+            run = again(self.session.rng.choice(AGAIN))
+            if run.ok or candidate is self.right:
+                return Tried(candidate, run)
+            self.tried.append(candidate)
+            self.errors.append(run.failures[0].error if run.failures else run.summary)
+            self.is_moved = self.errors[-1] != self.errors[-2]
+            lead = self._so_far()
+
+    def _has_room(self) -> bool:
+        """Whether a wrong attempt, the right one and the report still fit."""
+        session = self.session
+        last = next(len(item["content"]) for item in reversed(session.messages) if item["role"] == "tool")
+        return session.size + 3 * (max(last, 350) + ROOM) < session.max_chars
+
+    def _next_wrong(self) -> Candidate | None:
+        """A candidate that does not help, nearer to the last one where that changed something."""
+        rng = self.session.rng
+        left = [item for item in self.pool if item is not self.right and item not in self.tried]
+        last = self.tried[-1].line if self.tried else 0
+        near = 3.0 if self.is_moved else 0.6
+        for _ in range(6):
+            if not left:
+                return None
+            weights = [
+                item.weight
+                * (near if item.line == last else 1.0)
+                * (8.0 if item.line == self.raised else 1.0)
+                for item in left
+            ]
+            chosen = rng.choices(left, weights)[0]
+            left.remove(chosen)
+            if _is_sensible(self.broken, chosen, rng):
+                return chosen
+        return None
+
+    def _so_far(self) -> str:
+        """What the last run said and what was tried, as a thought."""
+        error = self.errors[-1].removeprefix("AssertionError: ")
+        news = f"Now {error}." if self.is_moved and len(error) < 70 else "It still fails."
+        parts, line = [], self.tried[0].line
+        for item in self.tried:
+            where = "" if item.line == line else f"Line {item.line}: "
+            parts.append(f"{where}{_said(item)}: no.")
+            line = item.line
+        return " ".join([news, *parts])
+
+    def _try(self, candidate: Candidate, lead: str) -> None:
+        """Edit to a candidate; a wrong line of before is put back by the same edit or by one of its own."""
+        session, path = self.session, self.view.path
+        before, after = changed_part(candidate.old, candidate.new)
+        what = f"{after} for {before}" if before and after else (after or f"without {before}")
+        if not self.tried:
+            think = f"{lead} Line {candidate.line} has {candidate.old}. Try {what}: {candidate.new}"
+            edit_text(session, path, candidate.old, candidate.new, think, line=candidate.line)
+            return
+        last = self.tried[-1]
+        if session.slips and session.rng.random() < STRAY:
+            lead = self._stray(last, lead)
+        if candidate.line == last.line:
+            think = f"{lead} Line {candidate.line} is left: try {what}: {candidate.new}"
+            if session.rng.random() < 0.7:
+                think = f"{lead} Try {what}: {candidate.new}"
+            self._edit(last.new, candidate.new, candidate.line, think)
+            return
+        self._edit(last.new, last.old, last.line, f"{lead} Put line {last.line} back.")
+        think = f"Line {candidate.line} has {candidate.old}. Try {what}: {candidate.new}"
+        self._edit(candidate.old, candidate.new, candidate.line, think)
+
+    def _edit(self, old: str, new: str, line: int, think: str) -> None:
+        result = self.session.call("edit", think, path=self.view.path, old=old, new=new, line=line)
+        if result.is_error:
+            raise failed(self.view.path, result)
+
+    def _stray(self, last: Candidate, lead: str) -> str:
+        """An edit that is refused, not learned; the thought that goes on from there."""
+        args: dict[str, Any] = {"path": self.view.path, "line": last.line}
+        is_same = self.session.rng.random() < 0.5 or self.broken.bad.count(last.old) > 1
+        is_same = is_same or last.old in last.new
+        old, new = (last.new, last.new) if is_same else (last.old, last.new)
+        result = self.session.call("edit", lead, learn=False, old=old, new=new, **args)
+        if not result.is_error:
+            raise ValueError(f"a stray edit of {self.view.path} was not refused: {old!r} to {new!r}")
+        rest = lead.partition(". ")[2] if lead.startswith(("Now ", "It still ")) else lead
+        start = "Old and new were the same." if is_same else f"Line {last.line} has {last.new} now."
+        return f"{start} {rest}" if ": no." in rest else f"{start} {_said(last)}: no."
+
+    def _nothing_left(self, failure: Failure, lead: str) -> Report:
+        """Put the last attempt back; what is said then."""
+        session = self.session
+        if self.tried:
+            last = self.tried[-1]
+            self._edit(last.new, last.old, last.line, f"{lead} I know no more. Put line {last.line} back.")
+        session.gave_up = True
+        start = f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{self.view.path}`."
+        if not self.tried:
+            return Report("I see no bug there.", f"{start} Nothing was changed.")
+        tried = quoted([item.new for item in self.tried])
+        return Report(
+            "Nothing helped, and all is put back. Say so.",
+            f"{start} I tried {tried}; it did not help, so I put everything back. Nothing is changed.",
+        )
+
+
+AGAIN = (
+    "Run the tests again.",
+    "Run the tests again.",
+    "Does that help? Run the tests again.",
+    "See whether that is it.",
+)
+
+
+def _said(item: Candidate) -> str:
+    """A change in a few signs."""
+    before, after = changed_part(item.old, item.new)
+    if before and after:
+        return f"{before} to {after}"
+    return f"with {after}" if after else f"without {before}"
+
+
+def _is_sensible(broken: Broken, candidate: Candidate, rng: random.Random) -> bool:
+    """Whether the code with this change comes to an end, is still wrong and, as a rule, does not fail for its
+    types or names: who knows Python does not try that.
+    """
+    if "**" in candidate.new or "*= " in candidate.new:
+        return False
+    rows = broken.bad.split("\n")
+    row = rows[candidate.line - 1]
+    if row.strip() != candidate.old:
+        return False
+    rows[candidate.line - 1] = row[: len(row) - len(row.lstrip())] + candidate.new
+    results = _results(broken, "\n".join(rows))
+    if ENDLESS in results or results == _results(broken, broken.good):
+        return False
+    is_odd = NONSENSE & set(results) and not NONSENSE & set(_results(broken, broken.bad))
+    return not is_odd or rng.random() < 0.06
+
+
+def _results(broken: Broken, text: str) -> list[str]:
+    """What the cases of the tests give with a text of the file."""
+    sample = broken.sample
+    if isinstance(sample, LayeredSample):
+        return sample.layered.results({sample.path: text})
+    if isinstance(sample, ClassSample):
+        return sample.results(text)
+    scope: dict[str, Any] = {}
+    rows, name = text.split("\n"), broken.func.name
+    start = next(index for index, row in enumerate(rows) if row.startswith(f"def {name}("))
+    end = start + 1
+    while end < len(rows) and (not rows[end].strip() or rows[end][:1] in (" ", "\t", ")")):
+        end += 1
+    try:
+        exec("\n".join(rows[start:end]), scope)
+    except Exception as error:
+        return [type(error).__name__]
+    return [outcome(scope[name], args) for args, _ in broken.func.cases]
+
+
+def draw_search(session: Session, view: View, broken: Broken, *, may_stop: bool = False) -> Search | None:
+    """A search for a bug in view, in a share of the repairs where the machine lets one try. `may_stop`: also
+    one that finds nothing.
+    """
+    machine, bug = session.box.machine, broken.bug
+    if machine.edits_denied or machine.shell_denied or not machine.has_pytest or bug.is_syntax:
+        return None
+    chance = session.rng.random()
+    if chance >= SEARCHED:
+        return None
+    old, new = broken.wrong.strip(), broken.right.strip()
+    pool = candidates_for(view.lines, broken.line)
+    right = next((item for item in pool if (item.line, item.old, item.new) == (broken.line, old, new)), None)
+    if right is None and not (may_stop and len(pool) >= 3 and old != new and chance < GIVEN_UP):
+        return None
+    return Search(session, view, broken, pool, right)
+
+
+def is_evident(failure: Failure) -> bool:
+    """Whether the error says what is wrong."""
+    return bool(EVIDENT.match(failure.error))
