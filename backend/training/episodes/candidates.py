@@ -1,7 +1,6 @@
 """Repairs worth a try: one-line changes that would undo a bug of mutate.py, drawn from code as read."""
 
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -129,7 +128,9 @@ def _function(rows: list[tuple[int, str]], line: int) -> list[tuple[int, str]]:
 
 
 def candidates_for(rows: list[tuple[int, str]], line: int) -> list[Candidate]:
-    """All one-line changes worth a try in the function around a line; none where a loop may not end."""
+    """All one-line changes worth a try in the function around a line, a few of them no Python; none where a
+    loop may not end.
+    """
     function = _function(rows, line)
     body: list[tuple[int, str]] = []
     quoted = ""
@@ -154,28 +155,10 @@ def candidates_for(rows: list[tuple[int, str]], line: int) -> list[Candidate]:
     # A parameter that nothing uses is the best hint there is.
     names |= {name: 1.5 for name in params if name in names and not re.search(rf"\b{name}\b", code)}
     keys = sorted({key for _, key in _KEY.findall(code)})
-    found = []
+    found: list[Candidate] = []
     for number, text in body:
         lines = _of_line(text, names, keys)
         if (number, text) == body[-1] and not _STATEMENT.match(text):
             lines[f"return {text}"] = 1.5
-        for new, weight in lines.items():
-            if compiles(function, number, new):
-                found.append(Candidate(number, text, new, weight))
+        found += [Candidate(number, text, new, weight) for new, weight in lines.items()]
     return found
-
-
-def compiles(rows: list[tuple[int, str]], line: int, new: str) -> bool:
-    """Whether the function is still Python with another text in one line."""
-    lines = []
-    for number, text in rows:
-        lead = text[: len(text) - len(text.lstrip())]
-        lines.append(lead + new if number == line else text)
-    margin = min((len(text) - len(text.lstrip()) for text in lines if text.strip()), default=0)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            compile("\n".join(text[margin:] for text in lines) + "\n", "function", "exec")
-    except (SyntaxError, ValueError):
-        return False
-    return True

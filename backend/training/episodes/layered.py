@@ -275,7 +275,10 @@ def draw_layers(ctx: Setting) -> tuple[Layered, str, Style] | None:
         inner.doc = f"Return {inner.description}."
     folder, _, tests = layout(rng, words)
     stems = [ctx.unused(words.module) for _ in range(2)]
-    if stems[0] == stems[1] or any(f"{folder}{stem}.py" in ctx.facts.files for stem in stems):
+    if stems[0] == stems[1] or set(stems) & set(folder.split("/")):
+        # A module named as its package hides it.
+        return None
+    if any(f"{folder}{stem}.py" in ctx.facts.files for stem in stems):
         return None
     taken = {inner.name, *inner.params}
     low = Layer(f"{folder}{stems[0]}.py", [], [inner])

