@@ -19,7 +19,7 @@ from k3agent.backend.training.episodes.tracing import own_places
 
 SEARCHED = 0.7
 """Of the repairs where a search can find the bug, those that are played as one."""
-GIVEN_UP = 0.12
+GIVEN_UP = 0.3
 """Of the repairs where it cannot, those where it is tried and ends with an honest report."""
 POSITIONS = (0.3, 0.2, 0.18, 0.15, 0.1, 0.07)
 """How often the right change comes first, second, ...: what is learned is a guess and to go on. Where there
@@ -220,7 +220,8 @@ def _is_sensible(broken: Broken, candidate: Candidate, rng: random.Random) -> bo
     except SyntaxError:
         return False
     results, good, bad = (_results(broken, text) for text in ("\n".join(rows), broken.good, broken.bad))
-    if ENDLESS in results or any(one == two != three for one, two, three in zip(results, good, bad)):
+    cases = zip(results, good, bad, strict=False)
+    if ENDLESS in results or any(one == two != three for one, two, three in cases):
         return False
     is_odd = NONSENSE & set(results) and not NONSENSE & set(bad)
     return not is_odd or rng.random() < 0.06
