@@ -13,7 +13,9 @@ from pathlib import Path
 from random import Random
 
 from k3agent.backend.training.wordings.noise import dress
+from k3agent.backend.training.wordings.reshape import add_aside, joined, reorder
 from k3agent.backend.training.wordings.split import split
+from k3agent.backend.training.wordings.variation import vary
 
 PARTS = ("train", "held_out", "hard")
 """Templates for training, templates it never sees, and templates that are strange on purpose (never seen either)."""
@@ -62,17 +64,13 @@ class Goal:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Slots that need not be given and need not stand in every template, such as the kind of a definition."""
     hard: tuple[str, ...] = ()
-    num_seen: int = 0
-    """The first templates of `train`, which earlier weights know; together they come as often as all others."""
     compiled: dict[str, list[tuple[Node, ...]]] = field(default_factory=dict, repr=False, compare=False)
 
     def templates(self, part: str) -> list[tuple[Node, ...]]:
         """The compiled templates of one part; a goal without hard ones gives its held-out ones."""
         found = self.compiled.get(part)
         if found is None:
-            seen, fresh = self.train[: self.num_seen], self.train[self.num_seen :]
-            train = seen + fresh * max(1, round(len(seen) / max(len(fresh), 1)))
-            texts = {"train": train, "held_out": self.held_out, "hard": self.hard or self.held_out}[part]
+            texts = {"train": self.train, "held_out": self.held_out, "hard": self.hard or self.held_out}[part]
             found = [compile_template(text) for text in texts]
             if not found:
                 raise WordingError(f"goal {self.name} has no {part} templates; add some")
@@ -231,14 +229,18 @@ class Habit:
 
 
 def filled(
-    goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train"
+    goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train", varied: bool = False
 ) -> tuple[list[str], list[bool], bool]:
     """A wording in pieces with the slot values in it: the texts, which of them are slots, and whether a full
-    stop may follow.
+    stop may follow. `varied`: with other words and in another order (only for English).
     """
     templates = goal.templates(part)
     pieces: list[str | Slot] = []
     _flatten(templates[int(rng.random() * len(templates))], rng, pieces)
+    if varied:
+        pieces = joined(pieces)
+        vary(pieces, goal.name, rng)
+        reorder(pieces, rng)
     habit = Habit.draw(rng)
     texts: list[str] = []
     fixed: list[bool] = []
@@ -264,9 +266,13 @@ def filled(
 def phrase(goal: Goal, slots: Mapping[str, str], rng: Random, part: str = "train", noise: bool = True) -> str:
     """A user message that asks for the goal with these slot values.
 
-    Without `noise` the message is the plain template, mostly lower case and without final full stop.
+    Without `noise` the message is the template, mostly lower case and without final full stop. Training's
+    messages have some words replaced by others and some parts moved; those of the other parts never.
     """
-    texts, fixed, closable = filled(goal, slots, rng, part)
+    varied = part == "train"
+    texts, fixed, closable = filled(goal, slots, rng, part, varied)
+    if varied and noise and not goal.light:
+        add_aside(texts, fixed, closable, rng)
     return dress(texts, fixed, goal.light, closable, rng) if noise else "".join(texts)
 
 
@@ -275,7 +281,7 @@ def load_family(family: str) -> dict[str, Goal]:
 
     A goal starts with `@goal NAME slot:style ...` (or `@light NAME` for complete messages); its lines are
     templates that earlier weights were trained on, until `@fresh`: of those after it a part is held out.
-    `@new` instead of `@goal`: no earlier weights know any of it, so that all its templates come equally often.
+    All templates for training come equally often.
     `slot:style=word` is an optional slot with that default. Lines starting with `#` are comments.
     """
     goals: dict[str, Goal] = {}
@@ -326,7 +332,7 @@ def _parse(path: Path) -> list[Goal]:
 def _goal(line: str, path: Path, seen: tuple[str, ...], fresh: tuple[str, ...]) -> Goal:
     """The goal whose `@` line this is."""
     kind, *rest = line.split()
-    if kind not in ("@goal", "@light", "@new") or not rest:
+    if kind not in ("@goal", "@light") or not rest:
         raise WordingError(f"cannot read {line!r} in {path.name}; write `@goal NAME slot:style ...`")
     slots: dict[str, str] = {}
     defaults: dict[str, str] = {}
@@ -341,5 +347,4 @@ def _goal(line: str, path: Path, seen: tuple[str, ...], fresh: tuple[str, ...]) 
             defaults[name] = default
     train, held_out = split(seen, fresh)
     hard = hard_templates().get(rest[0], ())
-    num_seen = 0 if kind == "@new" else len(seen)
-    return Goal(rest[0], slots, train, held_out, kind == "@light", defaults, hard, num_seen)
+    return Goal(rest[0], slots, train, held_out, kind == "@light", defaults, hard)

@@ -7,24 +7,29 @@ import re
 from random import Random
 
 _VERBS = """
-    adapt add adjust alter annotate append apply assess assign attach bring bugfix build bump
-    calculate carry change check choose clarify clean collect comment compile complete compute
-    configure connect continue convert copy correct count create cross cut debug define delete
-    deploy describe determine disable display ditch document double draft drag draw drop dump edit
-    eliminate enable ensure enumerate erase evaluate exchange execute expand explain extend extract
-    fetch figure fill find finish fix flip generate get give go grab grep grow have hunt identify
-    implement import improve include increase initialise insert inspect install integrate introduce
-    invent investigate invoke jump keep kick kill launch lay let list locate look lower make mark
-    mend merge migrate modernise modify move name open optimise optimize outline overwrite paint
-    parallelise paste pick pin place point polish prepare prepend print produce provide publish pull
-    purge push put quote raise read recommend redo reduce refactor register reinstate relink
-    relocate remove rename render reopen reorganise repair repeat rephrase replace report reroute
-    rerun reset resolve restart restore restructure retitle revert review reword rework rewrite rid
-    run save scan search see send set shorten show shrink simplify solve sort speed spell split
-    squash start stick stop store strike strip study substitute suggest summarise summarize supply
-    support surround swap switch tack take tally tell throw tick tidy trace track transcribe
-    transfer translate transplant tune turn tweak type uncheck undo untick update upgrade upload use
-    verify view walk wipe wrap write
+    accelerate activate adapt add adjust advance allocate allot alter amend annotate append apply assess
+    assign attach bin bring bugfix build bump calculate cancel carry change characterise check choose
+    clarify clean collect comment compile complete compute configure connect continue convert copy
+    correct count craft create cross cut deactivate debug define delete deliver deploy describe destroy
+    determine dig disable discard discover display dispose disregard ditch document double draft drag
+    draw drop dump edit elaborate eliminate emit employ enable enclose engage enhance enlarge ensure
+    enter enumerate erase establish evaluate examine exchange execute expand explain extend extract
+    fetch figure fill find finish fire fix flip generate get give go grab grep grow have hunt identify
+    illustrate implement import improve include increase increment initialise insert inspect install
+    integrate introduce invent investigate invoke itemise jump keep kick kill knock launch lay lengthen
+    let lift list locate lock look lose lower make mark mend merge migrate modernise modify move name
+    open optimise optimize outline overhaul overwrite paint parallelise paste pick pin place point
+    polish pop prepare prepend present print produce provide publish pull purge push put quote raise
+    rattle read rebaptise recap rechristen reckon recommend recover rectify redo reduce refactor refresh
+    register rehouse reinstate relabel relink relocate rely remedy remove rename render reopen
+    reorganise repair repeat rephrase replace report reroute rerun reset resolve restart restore
+    restructure retitle reverse revert review revise reword rework rewrite rid run save scan scrap
+    scrutinise search see seek send set settle shed shift ship shorten show shrink shut simplify skip
+    slot solve sort speed spell split spot squash squeeze start stick stop store straighten streamline
+    strike strip study substitute suggest summarise summarize supply support surround swap switch tack
+    take tally tell throw tick tidy tot trace track transcribe transfer transform translate transplant
+    trash trigger tune turn tweak type uncheck undo unmark untick update upgrade upload use utilise
+    verify view walk widen wipe wrap write zap
 """
 IMPERATIVES = frozenset(_VERBS.split())
 """Verbs that open a command; only such messages take `please` or `could you` in front."""

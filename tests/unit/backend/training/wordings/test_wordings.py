@@ -155,20 +155,22 @@ def test_same_seed_same_phrase() -> None:
 
 
 def test_without_noise_the_template_is_kept() -> None:
-    only = Goal("g", {"name": "name"}, ("show me {name!} now",), ())
-    assert {phrase(only, {"name": "a_b"}, Random(i), noise=False) for i in range(20)} == {"show me a_b now"}
+    only = Goal("g", {"name": "name"}, (), ("show me {name!} now",))
+    assert {phrase(only, {"name": "a_b"}, Random(i), "held_out", noise=False) for i in range(20)} == {
+        "show me a_b now"
+    }
 
 
 def test_quoting_is_the_same_for_all_names_of_a_message() -> None:
-    only = Goal("g", {"old": "name", "new": "name"}, ("rename {old} to {new}",), ())
-    seen = {phrase(only, {"old": "a", "new": "b"}, Random(i), noise=False) for i in range(200)}
+    only = Goal("g", {"old": "name", "new": "name"}, (), ("rename {old} to {new}",))
+    seen = {phrase(only, {"old": "a", "new": "b"}, Random(i), "held_out", noise=False) for i in range(200)}
     assert seen == {"rename a to b", "rename `a` to `b`", "rename 'a' to 'b'", 'rename "a" to "b"'}
 
 
 def test_text_with_quotation_marks_gets_another_mark() -> None:
-    only = Goal("g", {"text": "text"}, ("find {text}",), ())
+    only = Goal("g", {"text": "text"}, (), ("find {text}",))
     for i in range(40):
-        text = phrase(only, {"text": 'say "hi"'}, Random(i), noise=False)
+        text = phrase(only, {"text": 'say "hi"'}, Random(i), "held_out", noise=False)
         assert text in ("find 'say \"hi\"'", 'find `say "hi"`')
 
 
@@ -222,10 +224,11 @@ def test_phrase_is_fast_enough_for_a_generator() -> None:
 
 def test_an_optional_slot_has_a_default_and_can_be_given() -> None:
     only = Goal(
-        "g", {"name": "name", "kind": "raw"}, ("delete the {kind} {name!}",), (), False, {"kind": "function"}
+        "g", {"name": "name", "kind": "raw"}, (), ("delete the {kind} {name!}",), False, {"kind": "function"}
     )
-    assert phrase(only, {"name": "a"}, Random(0), noise=False) == "delete the function a"
-    assert phrase(only, {"name": "a", "kind": "class"}, Random(0), noise=False) == "delete the class a"
+    assert phrase(only, {"name": "a"}, Random(0), "held_out", noise=False) == "delete the function a"
+    given = {"name": "a", "kind": "class"}
+    assert phrase(only, given, Random(0), "held_out", noise=False) == "delete the class a"
 
 
 def test_noise_never_changes_a_slot_even_when_it_is_an_ordinary_word() -> None:
