@@ -15,10 +15,17 @@ LISTS = {
         "could you: {0}; {1}; {2}", "One: {0}. Two: {1}. Three: {2}", "Do these in order:\n1. {0}\n2. {1}\n3. {2}", "{0}\n\n{1}\n\n{2}",
         "{0}. Next, {1}. Last, {2}", "{0}, then {1}. When that is done, {2}", "small stuff:\n- {0}\n- {1}\n- {2}",
         "the review says:\n1. {0}\n2. {1}\n3. {2}", "for the release:\n- {0}\n- {1}\n- {2}",
+        "# Wishes\n\n+ {0}\n+ {1}\n+ {2}", "{0} / {1} / {2}", "It's a triple: {0} | {1} | {2}", "{0}. While you're at it, {1}. And {2}",
+        "{0}. Besides that, {1}. Also {2}", "can you please {0}? Then {1}, and {2}", "I have three tasks for you:\n1. {0}\n2. {1}\n3. {2}",
+        "there are some things to do:\n- {0}\n- {1}\n- {2}", "the following needs to be done:\n- {0}\n- {1}\n- {2}",
+        "{0}. Once you have that, {1}. Then {2}", "{0}\nthen {1}\nthen {2}", "could you help me with these?\n1. {0}\n2. {1}\n3. {2}",
+        "1st: {0}\n2nd: {1}\n3rd: {2}", "some small edits please: {0}; {1}; {2}", "{0}, then {1}, and finally {2}", "• {0}\n• {1}\n• {2}",
+        "from my colleague:\n- {0}\n- {1}\n- {2}", "{0}. The next one: {1}. And the last: {2}", "## Tasks\n- {0}\n- {1}\n- {2}",
     ),
     "held_out": (
-        "# Wishes\n\n+ {0}\n+ {1}\n+ {2}", "{0} / {1} / {2}", "[ ] {0}\n[ ] {1}\n[ ] {2}", "to begin with, {0}; besides, {1}; lastly {2}",
-        "i. {0}\nii. {1}\niii. {2}", "It's a triple: {0} | {1} | {2}", "A: {0}\nB: {1}\nC: {2}",
+        "here's what I need:\n- {0}\n- {1}\n- {2}", "I have a couple of small changes. {0}. {1}. {2}", "+ {0}\n+ {1}\n+ {2}",
+        "[ ] {0}\n[ ] {1}\n[ ] {2}", "please make these changes:\n1) {0}\n2) {1}\n3) {2}", "to begin with, {0}; then {1}; lastly {2}",
+        "i. {0}\nii. {1}\niii. {2}", "{0}. Additionally, {1}. And lastly, {2}", "A: {0}\nB: {1}\nC: {2}", "do all of this: {0}; {1}; {2}",
     ),
 }  # fmt: skip
 COMMITS = {
@@ -34,10 +41,17 @@ COMMITS = {
         "commit {1}: {0}", "with the commit message {1}, {0} and commit", "{0}. Once that works, commit it with {1} as message",
         "{0}, and then record it in git with the message {1}", "please {0} and commit with message {1}", "could you {0} and commit it as {1}?",
         "can you {0} and then commit with the message {1}?", "{0}; add and commit it with the message {1}", "{0}. Stage and commit it: {1}",
+        "{0}; git should remember that as {1}", "{0}. History entry: {1}", "{0} ({1} goes into git log)", "{0}, ci {1}",
+        "as revision {1}: {0}", "{0} and commit (message {1})", "{0}, commit -m {1}", "{0} && git commit -am {1}",
+        "please {0}. After that, please commit with {1}", "I need you to {0}. Commit it then, message {1}", "{0}. I want a commit for that: {1}",
+        "{0}. It should be committed as {1}", "{0}, and create a commit {1} for it", "{0}. Then create a git commit, {1}",
+        "{0}; when finished, commit the result as {1}", "two things: {0}, and commit it with the message {1}", "{0}\nthen commit: {1}",
+        "{0}\ngit commit -m {1}", "{0}. Commit when ready, with {1}", "{0}, and commit. Use {1} as the message", "{0} (commit message: {1})",
     ),
     "held_out": (
-        "{0}; git should remember that as {1}", "{0}. History entry: {1}", "{0} ({1} goes into git log)", "{0}, ci {1}",
-        "as revision {1}: {0}",
+        "{0}. When you're done, please commit that using the message {1}", "{0}, and I'd like that committed as {1}", "{0} + commit ({1})",
+        "{0}. This should be a commit of its own, {1}", "{0}. Don't leave it uncommitted, the message is {1}", "{0}, and please commit, {1}",
+        "two steps: {0}, then git commit -m {1}", "{0}\n\nand then commit, msg {1}", "{0}. Message for the commit: {1}",
     ),
 }  # fmt: skip
 
