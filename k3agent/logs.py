@@ -6,9 +6,11 @@ terminal.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +42,20 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class _File(logging.FileHandler):
+    """A log that cannot be written (no room, no descriptor left) stops no work, least of all the handling of
+    the error that it was to tell of.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
 def start_logging(home: Path, environ: Mapping[str, str]) -> None:
     """Send the log of this process to `home/logs/k3agent.log`; a long one is set aside first. A folder that
     cannot be written means no log: that must not stop the work.
@@ -50,9 +66,9 @@ def start_logging(home: Path, environ: Mapping[str, str]) -> None:
         if path.exists() and path.stat().st_size > _MAX_BYTES:
             path.replace(path.with_suffix(".log.1"))
         # Others may not read it, whatever the umask.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600))
         path.chmod(0o600)
-        handler: logging.Handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+        handler: logging.Handler = _File(path, encoding="utf-8", delay=True)
     except OSError:
         handler = logging.NullHandler()
     handler.setFormatter(JsonLines(TextMasker(secrets_of(environ))))

@@ -121,7 +121,12 @@ def _load(home: Path) -> dict[str, dict[str, Any]]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror or error}; make it readable, or name another folder in"
+            " K3AGENT_HOME"
+        ) from error
+    except ValueError as error:
         raise ConfigError(f"{path} cannot be read: {error}. Delete it, then log in again.") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds no keys. Delete it, then log in again.")

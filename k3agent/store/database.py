@@ -16,11 +16,15 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from k3agent.errors import SessionInUseError, StoreError
+from k3agent.safety.visible import clean
 from k3agent.store import migrations
 
 FILE_NAME = "k3agent.db"
 LOCK_PATIENCE_S = 0.5
 BUSY_TIMEOUT_S = 30.0
+MAX_REASON = 200
+# In a damaged file SQLite's own words may quote bytes that are no text.
+FAILURES = (sqlite3.Error, UnicodeError)
 
 
 def open_database(home: Path) -> sqlite3.Connection:
@@ -33,6 +37,7 @@ def open_database(home: Path) -> sqlite3.Connection:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make(path)
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        connection.text_factory = _text
     except (OSError, sqlite3.Error) as error:
         raise StoreError(
             f"cannot open the session store {path}: {error}; make the folder writable, or name another one in"
@@ -43,11 +48,9 @@ def open_database(home: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
         migrations.upgrade(connection, path)
-    except sqlite3.Error as error:
+    except FAILURES as error:
         connection.close()
-        raise StoreError(
-            f"the session store {path} cannot be used: {error}; {_remedy(error, path)}"
-        ) from error
+        raise store_error("used", error, path) from error
     except StoreError:
         connection.close()
         raise
@@ -73,8 +76,8 @@ def find_damage(path: Path) -> str:
             said = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
             version = int(connection.execute("PRAGMA user_version").fetchone()[0])
             tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
-    except sqlite3.Error as error:
-        return f"it cannot be read as a database ({error})"
+    except FAILURES as error:
+        return f"it cannot be read as a database ({_reason(error)})"
     if said != ["ok"]:
         return f"it is damaged ({'; '.join(said)})"
     if version > migrations.VERSION:
@@ -89,12 +92,12 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """All or nothing. IMMEDIATE: the write lock is taken first, so that no upgrade from a read can fail."""
     try:
         connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.Error as error:
+    except FAILURES as error:
         raise _write_error(connection, error) from error
     try:
         yield connection
         connection.execute("COMMIT")
-    except sqlite3.Error as error:
+    except FAILURES as error:
         _roll_back(connection)
         raise _write_error(connection, error) from error
     except BaseException:
@@ -102,20 +105,54 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise
 
 
-def _remedy(error: sqlite3.Error, path: Path) -> str:
-    if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
-        return f"free some space for {path.parent}, or name another folder in K3AGENT_HOME"
-    return "move it away to start a new one, nothing deletes it"
+def store_error(what: str, error: Exception, path: Path) -> StoreError:
+    """The store `path` cannot be `what` (read, used), with the reason and the remedy."""
+    return StoreError(f"the session store {path} cannot be {what}: {_reason(error)}; {_remedy(error, path)}")
 
 
-def _write_error(connection: sqlite3.Connection, error: sqlite3.Error) -> StoreError:
-    text = f"cannot write to the session store: {error}"
+def path_of(connection: sqlite3.Connection) -> Path:
+    """The file of an open database."""
+    try:
+        return Path(connection.execute("PRAGMA database_list").fetchone()[2])
+    except FAILURES:
+        return Path(FILE_NAME)
+
+
+def _text(raw: bytes) -> str:
+    """Bytes that are no UTF-8 come from a damaged file. Their escapes stand for them where text is only
+    shown, and are no JSON, so that nothing stored as such is taken for whole.
+    """
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _reason(error: Exception) -> str:
+    return shortened("it holds bytes that are no text" if isinstance(error, UnicodeError) else str(error))
+
+
+def shortened(reason: str) -> str:
+    """What an error says of a damaged file, which may quote any part of it, fit for a terminal."""
+    text = clean(reason)
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}…"
+
+
+def _remedy(error: Exception, path: Path) -> str:
     name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_IOERR"):
-        text += "; the disk did not take it: look at the log of the system, then run `k3agent doctor`"
     if name == "SQLITE_FULL":
-        text += f"; {_remedy(error, Path(connection.execute('PRAGMA database_list').fetchone()[2]))}"
-    return StoreError(text)
+        return f"free some space for {path.parent}, or name another folder in K3AGENT_HOME"
+    if name.startswith("SQLITE_IOERR"):
+        return "the disk did not take it: look at the log of the system, then run `k3agent doctor`"
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+        return f"make the files in {path.parent} writable, or name another folder in K3AGENT_HOME"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "another program holds it: end that one, or try again"
+    return (
+        "move it away to start a new one, nothing deletes it; `sqlite3 FILE .recover` saves what is left of a"
+        " damaged one"
+    )
+
+
+def _write_error(connection: sqlite3.Connection, error: Exception) -> StoreError:
+    return store_error("written", error, path_of(connection))
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from k3agent import codec
 from k3agent.errors import StoreError
-from k3agent.store.database import open_database, transaction
+from k3agent.store.database import FAILURES, open_database, path_of, shortened, store_error, transaction
 from k3agent.store.records import CallRow, CallState, CompactionRow, DecisionRow, JournalBatch, RequestRow
 from k3agent.types import JsonObject, MessageId, SessionId, ToolResult, Usage
 
@@ -110,23 +110,8 @@ class Journal:
             " WHERE session_id = ? AND (? IS NULL OR turn = ?) ORDER BY seq LIMIT -1 OFFSET ?",
             (session_id, turn, turn, skip),
         )
-        return [
-            CallRow(
-                turn=row[0],
-                message_id=MessageId(row[1]),
-                call_id=row[2],
-                tool=row[3],
-                arguments=row[4],
-                state=CallState(row[5]),
-                access=json.loads(row[6]),
-                hashes=json.loads(row[7]),
-                result=None if row[8] is None else _result(row[8]),
-                digest=row[9] or "",
-                files=tuple(json.loads(row[10])),
-                seen=json.loads(row[11]),
-            )
-            for row in rows
-        ]
+        with whole_rows("a call", session_id):
+            return [_call(row) for row in rows]
 
     def has_call(self, session_id: SessionId, call_id: str) -> bool:
         row = self._one("SELECT 1 FROM calls WHERE session_id = ? AND call_id = ?", (session_id, call_id))
@@ -137,7 +122,8 @@ class Journal:
         rows = self._all(
             "SELECT files FROM calls WHERE session_id = ? AND files <> '[]' ORDER BY seq DESC", (session_id,)
         )
-        return list(dict.fromkeys(path for row in rows for path in json.loads(row[0])))
+        with whole_rows("a call", session_id):
+            return list(dict.fromkeys(path for row in rows for path in json.loads(row[0])))
 
     def seen_files(self, session_id: SessionId) -> dict[str, str]:
         """What the model has seen of each file, put together from the calls of the session."""
@@ -145,8 +131,9 @@ class Journal:
             "SELECT seen FROM calls WHERE session_id = ? AND seen <> '{}' ORDER BY seq", (session_id,)
         )
         seen: dict[str, str] = {}
-        for row in rows:
-            seen.update(json.loads(row[0]))
+        with whole_rows("a call", session_id):
+            for row in rows:
+                seen.update(json.loads(row[0]))
         return seen
 
     def add_request(self, session_id: SessionId, request: RequestRow) -> None:
@@ -252,7 +239,8 @@ class Journal:
             " ORDER BY position",
             (session_id, kind),
         )
-        return [(row[0], row[1], row[2], json.loads(row[3])) for row in rows]
+        with whole_rows("a task", session_id):
+            return [(row[0], row[1], row[2], json.loads(row[3])) for row in rows]
 
     # --- compactions --------------------------------------------------------------------------------------
 
@@ -328,12 +316,24 @@ class Journal:
     def _all(self, query: str, values: Sequence[Any]) -> list[Any]:
         try:
             return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise StoreError(f"the session store in {self.home} cannot be read: {error}") from error
+        except FAILURES as error:
+            raise store_error("read", error, path_of(self._db)) from error
 
     def _one(self, query: str, values: Sequence[Any]) -> Any:
         rows = self._all(query, values)
         return rows[0] if rows else None
+
+
+@contextlib.contextmanager
+def whole_rows(what: str, session_id: SessionId) -> Iterator[None]:
+    """Where stored JSON is taken apart: what damage made of it raises StoreError."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{what} of session {session_id} is damaged in the store ({shortened(repr(error))}): go on in a"
+            " new session; `k3agent doctor` looks the store through"
+        ) from error
 
 
 def stored_time(text: Any) -> datetime:
@@ -342,6 +342,23 @@ def stored_time(text: Any) -> datetime:
         time = datetime.fromisoformat(text)
         return time if time.tzinfo else time.replace(tzinfo=UTC)
     return EPOCH
+
+
+def _call(row: Sequence[Any]) -> CallRow:
+    return CallRow(
+        turn=row[0],
+        message_id=MessageId(row[1]),
+        call_id=row[2],
+        tool=row[3],
+        arguments=row[4],
+        state=CallState(row[5]),
+        access=json.loads(row[6]),
+        hashes=json.loads(row[7]),
+        result=None if row[8] is None else _result(row[8]),
+        digest=row[9] or "",
+        files=tuple(json.loads(row[10])),
+        seen=json.loads(row[11]),
+    )
 
 
 def _result(text: str) -> ToolResult:

@@ -18,7 +18,7 @@ from pathlib import Path
 from k3agent import codec
 from k3agent.errors import StoreError
 from k3agent.store import blobs
-from k3agent.store.database import SessionLock, transaction
+from k3agent.store.database import SessionLock, shortened, transaction
 from k3agent.store.journal import now, stored_time
 from k3agent.store.memories import MemoryRows
 from k3agent.store.records import JournalBatch, RequestRow, SessionRow, StoredSession, TurnRow
@@ -341,7 +341,16 @@ class SessionStore(SnapshotRows, MemoryRows):
         path: list[Message] = []
         while last is not None:
             path.append(last)
-            last = None if last.parent is None else by_id.get(last.parent)
+            if last.parent is None:
+                break
+            # Each message is taken once: one that follows itself has no beginning.
+            before = by_id.pop(last.parent, None)
+            if before is None:
+                raise StoreError(
+                    f"message {last.id} of session {session_id} follows {shortened(last.parent)!r}, which is"
+                    " not in the store: the store is damaged; go on in a new session"
+                )
+            last = before
         return path[::-1]
 
     def add_message(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from k3agent.store.database import transaction
-from k3agent.store.journal import Journal, now, stored_time
+from k3agent.store.journal import Journal, now, stored_time, whole_rows
 from k3agent.types import JsonObject, SessionId
 
 COLUMNS = "seq, kind, turn, message_id, call_id, tool, summary, commits, details, target, is_done, created_at"
+
+COMMIT = re.compile("[0-9a-f]{40,64}")
 
 
 class SnapshotKind(StrEnum):
@@ -89,23 +93,8 @@ class SnapshotRows(Journal):
     def snapshots(self, session_id: SessionId) -> list[SnapshotRow]:
         """Oldest first."""
         rows = self._all(f"SELECT {COLUMNS} FROM snapshots WHERE session_id = ? ORDER BY seq", (session_id,))
-        return [
-            SnapshotRow(
-                seq=row[0],
-                kind=SnapshotKind(row[1]),
-                turn=row[2],
-                message_id=row[3],
-                call_id=row[4],
-                tool=row[5],
-                summary=row[6],
-                commits=json.loads(row[7]),
-                details=json.loads(row[8]),
-                target=row[9],
-                is_done=bool(row[10]),
-                created_at=stored_time(row[11]),
-            )
-            for row in rows
-        ]
+        with whole_rows("a step", session_id):
+            return [_snapshot(row) for row in rows]
 
     def end_restore(self, session_id: SessionId, seq: int) -> None:
         """The restore has brought back all that it said."""
@@ -122,6 +111,37 @@ class SnapshotRows(Journal):
         with transaction(self._db) as db:
             told = _mark_told(db, session_id)
         return [row for row in self.snapshots(session_id) if row.seq in told]
+
+
+def _snapshot(row: Sequence[Any]) -> SnapshotRow:
+    return SnapshotRow(
+        seq=row[0],
+        kind=SnapshotKind(row[1]),
+        turn=row[2],
+        message_id=row[3],
+        call_id=row[4],
+        tool=row[5],
+        summary=row[6],
+        commits=_commits(json.loads(row[7])),
+        details=_by_name(json.loads(row[8])),
+        target=row[9],
+        is_done=bool(row[10]),
+        created_at=stored_time(row[11]),
+    )
+
+
+def _by_name(value: Any) -> JsonObject:
+    if not isinstance(value, dict):
+        raise TypeError(f"an object was stored, not {value!r}")
+    return value
+
+
+def _commits(value: Any) -> dict[str, str]:
+    """They become arguments of git."""
+    commits = _by_name(value)
+    if not all(isinstance(commit, str) and COMMIT.fullmatch(commit) for commit in commits.values()):
+        raise ValueError(f"commits were stored, not {value!r}")
+    return commits
 
 
 def _mark_told(db: sqlite3.Connection, session_id: SessionId) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from itertools import pairwise
 
 import pytest
@@ -106,3 +107,22 @@ def test_fault_ends_the_run_and_the_session_can_be_resumed(bench: Bench, name: s
     check_done(bench, again)
     assert again.result["session_id"] == ran.result["session_id"]
     check_history(server)
+
+
+def test_without_descriptors_there_is_a_result_although_the_log_cannot_be_written(bench: Bench) -> None:
+    with served(bench, task()):
+        ran = bench.stream(
+            "Change two to TWO in a.txt.",
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8)),
+        )
+    assert ran.code == 1
+    assert "Too many open files" in ran.result["errors"][0]
+
+
+def test_a_data_folder_that_is_a_file_is_named_and_not_to_be_deleted(bench: Bench) -> None:
+    bench.extra["K3AGENT_HOME"] = str(bench.workspace / "a.txt")
+    with served(bench, task()):
+        ran = bench.stream("Change two to TWO in a.txt.")
+    assert ran.code == 52
+    assert "name another folder in K3AGENT_HOME" in ran.result["errors"][0]
+    assert "Delete" not in ran.result["errors"][0]
