@@ -273,20 +273,18 @@ def _add_server_flags(group: "argparse._ArgumentGroup") -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server; the exit status."""
     own, extra = split_extra(sys.argv[1:] if argv is None else argv)
-    args = parser().parse_args(own)
+    made = parser()
+    args = made.parse_args(own)
     _set_up_logs(args.json_logs, args.verbose)
     try:
+        flags.check_together(made, args, extra)
         args.api_key = _api_key(args.api_key, args.api_key_env)
         check_exposure(args.host, args.api_key)
-        if args.engine == "vllm" or args.print or args.probe:
+        if args.engine == "vllm" or args.print or args.probe is not None:
             # lazy: 0.2 s for the HTTP client
             from k3agent.backend.handover.command import handle
 
             return handle(args, extra)
-        if extra:
-            raise BackendError(
-                f"{' '.join(extra)}: flags behind -- are vLLM's; give --engine vllm, or leave them out"
-            )
         folder = resolve_model(args.model)
     except EngineUnavailableError as error:
         print(f"k3agent serve: {error}", file=sys.stderr)

@@ -16,7 +16,9 @@ from k3agent.backend.cli import Parser
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError
 from k3agent.backend.handover import vllm
-from k3agent.backend.handover.asked import HUB_NAMES, Asked, Family, Layout, Served, released_name
+from k3agent.backend.handover.asked import HUB_NAMES, Asked, Family, Launch, Layout, Served, released_name
+from k3agent.backend.handover.hardware import Machine, parse_type
+from k3agent.backend.handover.layout import nodes_of
 from k3agent.backend.memory import (
     CACHE_BYTES,
     GPUS,
@@ -32,7 +34,7 @@ from k3agent.backend.shapes import as_stored, checkpoint_tensors, num_active_par
 
 NANO_DIR = Path(__file__).resolve().parent / "weights" / "nano"
 DEFAULT_COUNTS = (1, 2, 4, 8, 16, 32, 64)
-# Most counts are of no interest to most models; without --gpu these types stand for the rest.
+# Most counts are of no interest to most models; without --gpus these types stand for the rest.
 DEFAULT_GPUS = ("H100", "H200", "B200", "B300", "GB300", "MI300X", "MI355X", "RTX-PRO-6000")
 # Weights in memory, at most; the rest is for caches, steps and the system.
 CPU_SHARE = 0.6
@@ -53,8 +55,13 @@ def parser() -> argparse.ArgumentParser:
         default="k3",
         help="k3 or kimi-k3, kimi-linear, nano, or a model folder",
     )
-    add("--gpu", action="append", metavar="TYPE", help=f"one of {', '.join(GPUS)}, or NAME=GB; repeatable")
-    add("--count", action="append", type=_count, metavar="N", help="number of GPUs; repeatable")
+    add(
+        "--gpus",
+        action="append",
+        metavar="NxTYPE",
+        help="GPUs of all nodes, e.g. 8xB300 or 2xNAME=96; without a number the smallest that fits;"
+        f" repeatable; types: {', '.join(GPUS)}",
+    )
     add("--context", type=_tokens, metavar="N", help="tokens of a sequence, e.g. 131072, 128k or 1m")
     add("--cache-dtype", choices=list(CACHE_BYTES), default="bf16", help="precision of the latent cache")
     add("--state-dtype", choices=list(STATE_BYTES), default="fp32", help="precision of the KDA states")
@@ -77,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         model = load(args.model)
-        gpus = [find_gpu(name) for name in args.gpu or DEFAULT_GPUS]
+        gpus = [parse_type(text) for text in args.gpus or DEFAULT_GPUS]
         workload = Workload(
             context=args.context or model.config.max_position_embeddings,
             cache_dtype=args.cache_dtype,
@@ -86,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             memory_share=args.memory_share,
             keeps_vision=not args.text_only,
         )
-        placements = plan(model, gpus, args.count, workload)
+        placements = plan(model, gpus, workload)
         if args.plot:
             write_plot(args.plot, model, placements, workload)
     except BackendError as error:
@@ -133,41 +140,23 @@ def load(name: str) -> Model:
     return Model(name, config, list(as_stored(plain, found)))
 
 
-def find_gpu(name: str) -> Gpu:
-    """A known type, or one described as NAME=GB."""
-    known = next((gpu for key, gpu in GPUS.items() if key.lower() == name.lower()), None)
-    if known is not None:
-        return known
-    label, equals, size = name.partition("=")
-    if equals and size.isdigit() and int(size):
-        return Gpu(label or "GPU", int(size), has_fp8_latents=True)
-    raise BackendError(f"no GPU type {name!r}; give one of {', '.join(GPUS)}, or NAME=GB such as X=96")
-
-
-def plan(
-    model: Model, gpus: Sequence[Gpu], counts: Sequence[int] | None, workload: Workload
-) -> list[Placement]:
-    """The best layout of each type and count. Without counts: the smallest that fits, and the next one."""
+def plan(model: Model, gpus: Sequence[tuple[Gpu, int | None]], workload: Workload) -> list[Placement]:
+    """The best layout of each type and number. Without a number: the smallest that fits, and the next one."""
     found: list[Placement] = []
-    for gpu in gpus:
-        row = [best_placement(model, gpu, count, workload) for count in counts or DEFAULT_COUNTS]
+    for gpu, count in gpus:
+        counts = (count,) if count else DEFAULT_COUNTS
+        row = [best_placement(model, gpu, number, workload) for number in counts]
         placements = [p for p in row if p is not None]
-        if counts is None:
+        if not placements:
+            raise BackendError(
+                f"{model.name} cannot be cut for {', '.join(map(str, counts))} x {gpu.name}: the number must"
+                " divide its heads or its experts"
+            )
+        if count is None:
             first = next((i for i, p in enumerate(placements) if p.fits), len(placements) - 1)
             placements = placements[first : first + 2]
         found += placements
-    if not found:
-        raise BackendError(
-            f"{model.name} cannot be cut for {', '.join(map(str, counts or DEFAULT_COUNTS))} GPUs: the counts"
-            " must divide its heads or its experts"
-        )
     return found
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs from 1 to 4096")
-    return int(text)
 
 
 def _tokens(text: str) -> int:
@@ -190,13 +179,15 @@ def _share(text: str) -> float:
 # --- what to start
 
 
-def recommend(model: Model, placement: Placement) -> tuple[str, str] | None:
-    """Engine and command line for a placement; None when it does not fit, or no engine can run it so."""
+def recommend(model: Model, placement: Placement) -> tuple[str, Launch] | None:
+    """Engine and commands for a placement; None when it does not fit, or no engine can run it so."""
     is_fp8 = placement.workload.cache_dtype == "fp8"
     if not placement.fits or (is_fp8 and (placement.count == 1 or not placement.gpu.has_fp8_latents)):
         return None
     if placement.count == 1:
-        return "bundled", f"k3agent serve --model {_model_name(model)} --device cuda {_limits(placement)}"
+        limits = _limits(placement)
+        command = ["k3agent", "serve", "--model", _model_name(model), "--device", "cuda", *limits]
+        return "bundled", Launch(commands=[command])
     cut, workload = placement.layout, placement.workload
     asked = Asked(
         model=Served(
@@ -205,7 +196,7 @@ def recommend(model: Model, placement: Placement) -> tuple[str, str] | None:
         ),
         gpu=placement.gpu,
         layout=Layout(tensor=cut.tensor_ranks, data=cut.groups, has_expert_parallel=cut.groups > 1),
-        nodes=-(-placement.count // placement.gpu.link),
+        nodes=nodes_of(Machine(placement.gpu, placement.count)),
         context=workload.context,
         max_seqs=max(1, placement.num_sequences // cut.groups),
         chunk=workload.chunk,
@@ -213,16 +204,17 @@ def recommend(model: Model, placement: Placement) -> tuple[str, str] | None:
         has_fp8_cache=is_fp8,
         is_text_only=not workload.keeps_vision,
     )
-    return "vllm", shlex.join(vllm.launch(asked, None, ["vllm", "serve"]).commands[0])
+    return "vllm", vllm.launch(asked, None, ["vllm", "serve"])
 
 
 def _model_name(model: Model) -> str:
-    return "DIR" if model.name in RELEASED else shlex.quote(model.name)
+    return "DIR" if model.name in RELEASED else model.name
 
 
-def _limits(placement: Placement) -> str:
-    one = placement.latent_bytes + placement.state_bytes
-    return f"--max-model-len {placement.workload.context} --cache-bytes {placement.free_bytes // one * one}"
+def _limits(placement: Placement) -> list[str]:
+    one, workload = placement.latent_bytes + placement.state_bytes, placement.workload
+    size = placement.free_bytes // one * one
+    return ["--max-model-len", str(workload.context), "--cache-bytes", str(size)]
 
 
 # --- output
@@ -257,7 +249,7 @@ def report(model: Model, placements: Sequence[Placement], workload: Workload) ->
     """Everything as JSON values; sizes in bytes, those of a placement for its fullest GPU."""
     rows = []
     for p in placements:
-        engine, command = recommend(model, p) or (None, None)
+        engine, launch = recommend(model, p) or (None, None)
         rows.append(
             {
                 "gpu": p.gpu.name,
@@ -276,7 +268,8 @@ def report(model: Model, placements: Sequence[Placement], workload: Workload) ->
                 "max_context": p.max_context,
                 "notes": p.reasons,
                 "engine": engine,
-                "command": command,
+                "commands": launch.lines if launch else [],
+                "command_notes": launch.notes if launch else [],
             }
         )
     return {
@@ -350,18 +343,26 @@ def _on_the_cpu(model: Model) -> list[str]:
     unpacked = 4 * sum(tensor.num_parameters for tensor in model.tensors)
     if unpacked > CPU_SHARE * memory:
         return []
-    return [f"  this machine's CPU: k3agent serve --model {_model_name(model)} --device cpu"]
+    return [
+        "# this machine's CPU:",
+        f"k3agent serve --model {shlex.quote(_model_name(model))} --device cpu",
+    ]
 
 
 def _commands(model: Model, placements: Sequence[Placement]) -> list[str]:
-    """One command for each type, for the smallest number of GPUs that fits."""
-    lines, seen = [], set()
+    """For each type, for the smallest number of GPUs that fits: a command for each node."""
+    lines, notes, seen = list[str](), list[str](), set[str]()
     for p in placements:
         advice = recommend(model, p)
-        if advice is not None and p.gpu.name not in seen:
-            seen.add(p.gpu.name)
-            lines.append(f"  {p.count} x {p.gpu.name}: {advice[1]}")
-    return lines
+        if advice is None or p.gpu.name in seen:
+            continue
+        seen.add(p.gpu.name)
+        launch = advice[1]
+        for rank, line in enumerate(launch.lines):
+            node = f", node {rank}" if len(launch.lines) > 1 else ""
+            lines += [f"# {p.count} x {p.gpu.name}{node}:", line]
+        notes += [f"# {note}" for note in launch.notes if f"# {note}" not in notes]
+    return notes + lines
 
 
 def _gb(size: int) -> str:

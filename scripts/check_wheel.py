@@ -29,7 +29,7 @@ NEEDS = (
     (("serve",), "local"),
     (("bench", "model"), "local"),
     (("run", "hello", "--provider", "bundled"), "local"),
-    (("plan", "k3", "--gpu", "H200", "--plot", "plan.png"), "plots"),
+    (("plan", "k3", "--gpus", "H200", "--plot", "plan.png"), "plots"),
 )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +14,8 @@ from k3agent.backend.released import RELEASED
 
 K3_NAME = "moonshotai/Kimi-K3"
 KIMI_LINEAR_NAME = "moonshotai/Kimi-Linear-48B-A3B-Instruct"
+NO_MASTER = "HOST-0"
+"""Stands in a command for the address of node 0."""
 HUB_NAMES = {"k3": K3_NAME, "kimi-linear": KIMI_LINEAR_NAME}
 
 
@@ -81,7 +84,7 @@ class Asked:
     split: Split | None = None
     connector: str = "nixl"
     """What carries prefixes between the halves of a split server: nixl or mooncake."""
-    master: str = "HOST-0"
+    master: str = NO_MASTER
     """Where node 0 answers the others."""
     host: str = "127.0.0.1"
     port: int = 8333
@@ -98,6 +101,19 @@ class Launch:
     commands: list[list[str]]
     environ: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each node, with the environment, ready to be pasted."""
+        environ = [f"{name}={shlex.quote(value)}" for name, value in self.environ.items()]
+        return [" ".join([*environ, shlex.join(command)]) for command in self.commands]
+
+
+def node_notes(asked: Asked) -> list[str]:
+    """What to know about commands for several nodes."""
+    if asked.nodes > 1 and asked.master == NO_MASTER:
+        return [f"a command for each node: start all of them; {NO_MASTER} stands for the address of node 0"]
+    return []
 
 
 def find_model(name: str) -> Served:

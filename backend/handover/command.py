@@ -12,13 +12,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from k3agent import __version__
 from k3agent.backend import plan, state_file
 from k3agent.backend.errors import BackendError
 from k3agent.backend.handover import hardware, kubernetes, layout, probe, sglang, vllm
-from k3agent.backend.handover.asked import Asked, Family, Launch, Split, find_model
-from k3agent.backend.handover.flags import KUBERNETES, NO_MASTER, SGLANG
+from k3agent.backend.handover.asked import NO_MASTER, Asked, Family, Launch, Split, find_model
+from k3agent.backend.handover.flags import KUBERNETES, SGLANG
 from k3agent.backend.handover.hardware import Machine
 from k3agent.backend.handover.supervise import Supervisor
 from k3agent.backend.memory import Model, Workload
@@ -42,11 +43,12 @@ _ROOMY_CHUNK = 8192
 
 def handle(args: argparse.Namespace, extra: list[str]) -> int:
     """Do what the flags say; the exit status. Raises BackendError for what cannot be."""
-    if args.probe:
+    if args.probe is not None:
         return look(args.probe, args.api_key, None if args.model == "nano" else args.model)
     if args.model == "nano":
+        engine = "SGLang" if args.print == SGLANG else "vLLM"
         raise BackendError(
-            "--model: name what vLLM is to serve: k3, kimi-linear, a folder, or OWNER/NAME on the hub"
+            f"--model: name what {engine} is to serve: k3, kimi-linear, a folder, or OWNER/NAME on the hub"
         )
     if args.print:
         print(shown(args, extra), end="")
@@ -137,24 +139,34 @@ def _pasteable(asked: Asked, launch: Launch, machine: Machine) -> str:
     how = f"tensor {cut.tensor}, pipeline {cut.pipeline}, data {cut.data}"
     lines = [f"# {asked.model.name} on {machine}: {how}, nodes {asked.nodes}"]
     lines += [f"# {note}" for note in launch.notes]
-    environ = [f"{name}={shlex.quote(value)}" for name, value in launch.environ.items()]
-    for rank, command in enumerate(launch.commands):
+    for rank, line in enumerate(launch.lines):
         if asked.nodes > 1:
             lines.append(f"# node {rank}:")
-        lines.append(" ".join([*environ, shlex.join(command)]))
+        lines.append(line)
     return "\n".join(lines) + "\n"
 
 
 def look(url: str, key: str | None, model: str | None) -> int:
     """Print what a running server can do; 1 if something failed."""
-    if not re.match(r"https?://", url):
-        raise BackendError(f"--probe {url!r}: give an address with http:// or https://")
-    base = url.rstrip("/")
+    base = _server(url)
     is_good = True
     for finding in probe.probe(base if base.endswith("/v1") else f"{base}/v1", key, model):
         print(finding, flush=True)
         is_good &= finding.is_good is not False
     return 0 if is_good else 1
+
+
+def _server(url: str) -> str:
+    """The address without what may stand behind it. Raises BackendError for what is no server's."""
+    try:
+        parts = urlsplit(url)
+        is_right = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        is_right = is_right and not (parts.query or parts.fragment or re.search(r"\s", url))
+    except ValueError:  # a port that is none
+        is_right = False
+    if not is_right:
+        raise BackendError(f"--probe {url!r}: give a server's address, such as http://127.0.0.1:8000")
+    return url.rstrip("/")
 
 
 # --- serving

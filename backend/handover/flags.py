@@ -1,16 +1,64 @@
-"""Flags of `k3agent serve` that concern other engines."""
+"""Flags of `k3agent serve` that concern other engines, and which of all flags go together."""
 
 import argparse
 
-from k3agent.backend.handover.asked import Split
+from k3agent.backend.errors import BackendError
+from k3agent.backend.handover.asked import NO_MASTER, Split
 
 COMMAND, SGLANG, KUBERNETES = "command", "sglang", "kubernetes"
-NO_MASTER = "HOST-0"
 DRAFT = "Inferact/Kimi-K3-DSpark"
+
+_LOGS = {"json_logs", "verbose"}
+_OF_A_PROBE = {"probe", "model", "api_key", "api_key_env", *_LOGS}
+# What the bundled engine has in common with others. A GPU needs no naming there, but does no harm.
+_OF_ALL = {
+    *("model", "served_name", "engine", "device", "max_model_len", "tp", "max_seqs", "max_step_tokens"),
+    *("host_cache_bytes", "host", "port", "api_key", "api_key_env", "state_file", *_LOGS),
+}
+OTHERS = "other engines, with --engine vllm or --print (their own flags go behind --)"
+
+
+def check_together(parser: argparse.ArgumentParser, args: argparse.Namespace, extra: list[str]) -> None:
+    """Raises BackendError for a flag that would have no effect beside the others."""
+    given = {
+        action.dest: action.option_strings[0]
+        for action in parser._actions
+        if action.option_strings and getattr(args, action.dest, action.default) != action.default
+    }
+    if args.probe is not None:
+        wrong = [flag for dest, flag in given.items() if dest not in _OF_A_PROBE] + (
+            ["--", *extra] if extra else []
+        )
+        if wrong:
+            raise BackendError(
+                f"{' '.join(wrong)}: --probe asks a server that runs, it starts and shows nothing; only"
+                " --model, --api-key and --api-key-env go with it"
+            )
+        return
+    of_others = {
+        action.dest
+        for group in parser._action_groups
+        if group.title == OTHERS
+        for action in group._group_actions
+    }
+    if args.engine == "vllm" or args.print:
+        wrong = [flag for dest, flag in given.items() if dest not in _OF_ALL | of_others | {"print"}]
+        if wrong:
+            raise BackendError(
+                f"{', '.join(wrong)}: only the bundled engine has that; leave it out, and give flags of the"
+                " other engine behind --"
+            )
+        return
+    wrong = [flag for dest, flag in given.items() if dest in of_others]
+    if wrong or extra:
+        what = ", ".join(wrong) or f"-- {' '.join(extra)}"
+        raise BackendError(
+            f"{what}: that is for other engines; add --engine vllm or --print, or leave it out"
+        )
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Two groups: what to do instead of serving, and how vLLM is to run."""
+    """Two groups: what to do instead of serving, and how another engine is to run."""
     group = parser.add_argument_group("instead of serving")
     group.add_argument(
         "--print",
@@ -22,7 +70,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--probe", metavar="URL", help="ask a running server what it can do: models, calls, reasoning, reuse"
     )
-    group = parser.add_argument_group("vLLM, with --engine vllm or --print (its own flags go behind --)")
+    group = parser.add_argument_group(OTHERS)
     add = group.add_argument
     add("--gpus", metavar="NxTYPE", help="GPUs of all nodes, e.g. 8xB300 or 2xNAME=96 (default: those here)")
     add("--nodes", type=int, metavar="N", help="machines that share the model (default: by the GPUs)")
@@ -38,7 +86,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--split", choices=[part.value for part in Split], help="only this half; the other runs elsewhere")
     add("--connector", choices=["nixl", "mooncake"], default="nixl", help="what joins the halves")
-    add("--tool-parser", metavar="NAME", help="vLLM's parser of tool calls (default: by model)")
+    add("--tool-parser", metavar="NAME", help="the engine's parser of tool calls (default: by model)")
     add(
         "--python",
         metavar="FILE",

@@ -109,16 +109,29 @@ def _known(name: str, size_bytes: int, has_fp8_latents: bool) -> Gpu:
 
 
 def parse(text: str) -> Machine:
-    """`8xH200`, `H200` or `2xNAME=GB`. Raises BackendError for what is none of these."""
-    found = re.fullmatch(r"(?:(\d{1,4})x)?([\w.-]+?)(?:=(\d{1,4}))?", text)
-    count = int(found[1] or 1) if found else 0
-    if found is None or not count:
+    """`8xH200` or `2xNAME=GB`. Raises BackendError for what is none of these."""
+    gpu, count = parse_type(text)
+    if count is None:
+        raise BackendError(
+            f"--gpus {text!r}: say how many, as in 8x{text}; `k3agent plan MODEL --gpus {text}` tells how"
+            " many a model needs"
+        )
+    return Machine(gpu, count)
+
+
+def parse_type(text: str) -> tuple[Gpu, int | None]:
+    """`8xH200`, `2xNAME=GB`, or a type without a number, which is None then. Raises BackendError for what is
+    none of these.
+    """
+    found = re.fullmatch(r"(?:(\d{1,4}) ?[xX] ?)?([\w.-]+?)(?:=(\d{1,4}))?", text.strip())
+    if found is None or (found[1] and not int(found[1])) or (found[3] and not int(found[3])):
         raise BackendError(f"--gpus {text!r}: give a number and a type, as in 8xH200 or 2xNAME=96 (GB each)")
+    count = int(found[1]) if found[1] else None
     if found[3]:
-        return Machine(Gpu(found[2], int(found[3]), has_fp8_latents=True), count)
+        return Gpu(found[2], int(found[3]), has_fp8_latents=True), count
     known = next((gpu for name, gpu in GPUS.items() if name.lower() == found[2].lower()), None)
     if known is None:
         raise BackendError(
             f"--gpus {text!r}: no GPU type {found[2]!r}; give one of {', '.join(GPUS)}, or NAME=GB"
         )
-    return Machine(known, count)
+    return known, count

@@ -142,8 +142,8 @@ def _on_the_cpu(model: Served, wanted: Wanted) -> Layout:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if model.family is not Family.OTHER:
         raise BackendError(
-            f"vLLM runs {model.name} on GPUs only: its kernels for KDA and attention residuals are written"
-            " for them. Name the GPUs to plan for with --gpus, or use --engine bundled."
+            f"{model.name} needs GPUs: other engines have kernels for KDA and attention residuals for them"
+            " only. Name the GPUs to plan for with --gpus, or use --engine bundled."
         )
     if model.weight_bytes is not None and model.weight_bytes > CPU_SHARE * memory:
         raise BackendError(

@@ -6,7 +6,7 @@ Source of the flags: SGLang's documentation of Kimi K3 and of its hierarchical c
 from collections.abc import Iterator
 
 from k3agent.backend.errors import BackendError
-from k3agent.backend.handover.asked import Asked, Family, Launch
+from k3agent.backend.handover.asked import Asked, Family, Launch, node_notes
 from k3agent.backend.handover.vllm import DRAFT_TOKENS, HOPPER, check_cache
 
 MASTER_PORT = 20000
@@ -26,7 +26,7 @@ def launch(asked: Asked) -> Launch:
     environ = {"NCCL_MNNVL_ENABLE": "1", "NCCL_CUMEM_ENABLE": "1"} if is_far else {}
     if asked.model.family is Family.K3:
         environ["SGLANG_K3_ATTN_RES_MODE"] = "jit"
-    return Launch(commands=commands, environ=environ)
+    return Launch(commands=commands, environ=environ, notes=node_notes(asked))
 
 
 def _serving(asked: Asked) -> Iterator[str]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from k3agent.backend.errors import BackendError
-from k3agent.backend.handover.asked import Asked, Family, Launch, Split
+from k3agent.backend.handover.asked import Asked, Family, Launch, Split, node_notes
 
 Version = tuple[int, ...]
 
@@ -69,7 +69,7 @@ def launch(asked: Asked, version: Version | None, program: list[str]) -> Launch:
     common = [word for part in (_serving(asked), _shape(asked), _cache(asked, version)) for word in part]
     common += [*_parsers(asked), *_recipe(asked), *_draft(asked), *_split(asked)]
     commands = [[*head, *common, *_node(asked, rank), *asked.extra] for rank in range(asked.nodes)]
-    return Launch(commands=commands, environ=_environ(asked), notes=list(_notes(asked)))
+    return Launch(commands=commands, environ=_environ(asked), notes=[*_notes(asked), *node_notes(asked)])
 
 
 def _model(asked: Asked, *, is_module: bool) -> list[str]:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from k3agent.backend.config import ModelConfig
-from k3agent.backend.errors import BackendError
 from k3agent.backend.memory import GPUS, Layout, Model, Workload, best_placement, layouts, place
-from k3agent.backend.plan import find_gpu, load, main, plan, recommend
+from k3agent.backend.plan import load, main, plan, recommend
 from k3agent.backend.released import K3
 from k3agent.backend.shapes import checkpoint_tensors, num_active_parameters, num_tensors
 
@@ -105,8 +104,9 @@ def test_what_fits(k3: Model) -> None:
     assert used + good.num_sequences * one <= good.usable_bytes < used + (good.num_sequences + 1) * one
     longer = Workload(context=good.max_context, cache_dtype="fp8")
     assert place(k3, GPUS["B300"], 8, Layout(8, 8), longer).num_sequences == 1
-    engine, command = recommend(k3, good) or ("", "")
-    assert engine == "vllm" and "--tensor-parallel-size 8" in command and "--kv-cache-dtype fp8" in command
+    engine, launch = recommend(k3, good) or ("", None)
+    assert engine == "vllm" and launch is not None and len(launch.lines) == 1
+    assert "--tensor-parallel-size 8" in launch.lines[0] and "--kv-cache-dtype fp8" in launch.lines[0]
 
 
 def test_hopper_has_no_fp8_latents(kimi_linear: Model) -> None:
@@ -118,14 +118,16 @@ def test_hopper_has_no_fp8_latents(kimi_linear: Model) -> None:
 
 def test_one_gpu_runs_the_bundled_engine(kimi_linear: Model) -> None:
     placement = place(kimi_linear, GPUS["H200"], 1, Layout(1, 1), Workload(context=1 << 17))
-    engine, command = recommend(kimi_linear, placement) or ("", "")
-    assert engine == "bundled" and command.startswith("k3agent serve --model DIR --device cuda")
+    engine, launch = recommend(kimi_linear, placement) or ("", None)
+    assert engine == "bundled" and launch is not None
+    (line,) = launch.lines
+    assert line.startswith("k3agent serve --model DIR --device cuda")
 
 
 def test_without_counts_the_smallest_that_fits_comes_first(k3: Model) -> None:
-    found = plan(k3, [GPUS["B300"]], None, Workload(context=MILLION))
+    found = plan(k3, [(GPUS["B300"], None)], Workload(context=MILLION))
     assert [p.count for p in found] == [8, 16] and all(p.fits for p in found)
-    nothing = plan(k3, [GPUS["RTX-4090"]], None, Workload(context=MILLION))
+    nothing = plan(k3, [(GPUS["RTX-4090"], None)], Workload(context=MILLION))
     assert len(nothing) == 1 and not nothing[0].fits
 
 
@@ -135,7 +137,7 @@ def test_other_names_of_k3(name: str, k3: Model) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--gpu", "b300", "--gpu", "X=300", "--count", "8", "--context", "1m", "--json"]
+    flags = ["--gpus", "8xb300", "--gpus", "8xX=300", "--context", "1m", "--json"]
     assert main(["k3", *flags, "--cache-dtype", "fp8"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["model"]["num_tensors"] == 497_220
@@ -155,14 +157,14 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "memory.png"
-    assert main(["--gpu", "B300", "--plot", str(file)]) == 0
+    assert main(["--gpus", "B300", "--plot", str(file)]) == 0
     assert file.read_bytes().startswith(b"\x89PNG") and str(file) in capsys.readouterr().out
-    assert main(["--gpu", "B300", "--plot", str(tmp_path / "no" / "m.png")]) == 2
+    assert main(["--gpus", "B300", "--plot", str(tmp_path / "no" / "m.png")]) == 2
 
 
 def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(K3))
-    assert main([str(tmp_path), "--json", "--gpu", "B300"]) == 0
+    assert main([str(tmp_path), "--json", "--gpus", "B300"]) == 0
     assert json.loads(capsys.readouterr().out)["model"]["weight_bytes"] == 1_560_860_324_864
 
 
@@ -183,8 +185,9 @@ def test_a_folder_with_weights_is_counted_as_it_is(tmp_path: Path, pack: str) ->
     ("flags", "message"),
     [
         (["nothing"], "no model 'nothing'"),
-        (["--gpu", "H9000"], "no GPU type 'H9000'"),
-        (["--count", "5"], "cannot be cut"),
+        (["--gpus", "H9000"], "no GPU type 'H9000'"),
+        (["--gpus", "5xB300", "--gpus", "8xB300"], "cannot be cut for 5 x B300"),
+        (["--gpus", "0xB300"], "as in 8xH200"),
         (["{folder}"], "config.json"),
     ],
 )
@@ -193,32 +196,47 @@ def test_refusals(flags: list[str], message: str, tmp_path: Path, capsys: pytest
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flags", [["--context", "many"], ["--count", "0"], ["--memory-share", "1.5"]])
+@pytest.mark.parametrize("flags", [["--context", "many"], ["--memory-share", "1.5"]])
 def test_bad_numbers(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(flags)
     assert flags[1] in capsys.readouterr().err
 
 
-def test_described_gpus() -> None:
-    assert find_gpu("mine=96").memory_bytes == 96 * 10**9
-    with pytest.raises(BackendError, match="NAME=GB"):
-        find_gpu("mine=")
+def test_several_nodes_have_a_command_each(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["k3", "--gpus", "32xH200"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    headings = [f"# 32 x H200, node {rank}:" for rank in range(4)]
+    assert [line for line in lines if line.startswith("# 32 x")] == headings
+    commands = [lines[lines.index(heading) + 1] for heading in headings]
+    assert all("VLLM_USE_V2_MODEL_RUNNER=1 vllm serve moonshotai/Kimi-K3" in line for line in commands)
+    assert [line.endswith(" --headless") for line in commands] == [False, True, True, True]
+    assert any("HOST-0 stands for the address of node 0" in line for line in lines)
+    assert main([*words, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["placements"]
+    assert row["commands"] == commands and row["engine"] == "vllm"
+
+
+def test_gpus_without_a_fast_link_are_still_in_one_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kimi-linear", "--gpus", "4xRTX-PRO-6000", "--context", "32k", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["placements"]
+    assert len(row["commands"]) == 1 and "--headless" not in row["commands"][0]
 
 
 def test_a_small_model_runs_on_this_machine_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nano", "--gpu", "H100"]) == 0
+    assert main(["nano", "--gpus", "H100"]) == 0
     shown = capsys.readouterr().out
     assert "k3agent serve --model nano --device cpu" in shown
     row = next(line for line in shown.splitlines() if line.startswith("1 x H100  "))
     assert row.split()[-2] == "16,384", "more than the model's window"
-    assert main(["k3", "--gpu", "H100"]) == 0
+    assert main(["k3", "--gpus", "H100"]) == 0
     assert "--device cpu" not in capsys.readouterr().out
 
 
 def test_the_command_needs_no_torch() -> None:
     code = (
-        "import sys; from k3agent.cli import main; status = main(['plan', '--gpu', 'B300', '--json']);"
+        "import sys; from k3agent.cli import main; status = main(['plan', '--gpus', 'B300', '--json']);"
         "assert 'torch' not in sys.modules; sys.exit(status)"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)

@@ -1,6 +1,7 @@
 """Commands of other engines: what stands in them, for which GPUs and versions, and what is refused."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_flags_follow_the_version() -> None:
         ("--model k3 --gpus 8xB300 --tp 16", VERSION, "needs 16 GPUs, 8 are there"),
         ("--model k3 --gpus 16xB300 --nodes 3", VERSION, "--nodes 3 does not divide 16 x B300"),
         ("--model k3 --gpus 16xB300 --node-rank 2", VERSION, "--node-rank 2 is none of 0 to 1"),
-        ("--model k3", VERSION, "on GPUs only"),
+        ("--model k3", VERSION, "Kimi-K3 needs GPUs"),
         ("--model owner/name --tp 2", VERSION, "no GPU was found"),
         ("--model no-such", VERSION, "no model 'no-such'"),
     ],
@@ -138,11 +139,20 @@ def test_drafts_tiers_and_halves() -> None:
 
 def test_sglang() -> None:
     launch = sglang.launch(asked("--model k3 --gpus 16xH200 --master m"))
+    assert not launch.notes
     first, second = map(flags, launch.commands)
     assert (first["--tp"], first["--ep-size"], second["--node-rank"]) == ("16", "16", "1")
     assert first["--moe-runner-backend"] == "marlin" and first["--dist-init-addr"] == "m:20000"
     with pytest.raises(BackendError, match="for GPUs"):
         sglang.launch(asked("--model owner/name"))
+
+
+@pytest.mark.parametrize(
+    "made_by", [lambda made: vllm.launch(made, VERSION, ["vllm", "serve"]), sglang.launch]
+)
+def test_what_stands_for_the_first_node_is_told(made_by: Callable[[Asked], Launch]) -> None:
+    (note,) = made_by(asked("--model k3 --gpus 16xH200")).notes
+    assert "HOST-0 stands for the address of node 0" in note
 
 
 def documents(words: str) -> list[dict]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from k3agent.backend.errors import BackendError
-from k3agent.backend.handover.hardware import Machine, Run, find, parse, run
+from k3agent.backend.handover.hardware import Machine, Run, find, parse, parse_type, run
 from k3agent.backend.memory import GPUS, Gpu
 
 
@@ -60,8 +60,15 @@ def test_a_program_that_is_not_there() -> None:
 
 def test_names_of_users() -> None:
     assert parse("8xH200") == Machine(GPUS["H200"], 8)
-    assert parse("b300") == Machine(GPUS["B300"], 1)
+    assert parse("1xb300") == Machine(GPUS["B300"], 1)
+    assert parse("16 x H200") == Machine(GPUS["H200"], 16)
     assert parse("2xX=96") == Machine(Gpu("X", 96, has_fp8_latents=True), 2)
-    for text in ("", "0xH200", "8x", "eight H200", "8xH999"):
+    for text in ("", "0xH200", "8x", "eight H200", "8xH999", "2xX=0"):
         with pytest.raises(BackendError, match="--gpus"):
             parse(text)
+
+
+def test_a_type_without_a_number() -> None:
+    assert parse_type("h200") == (GPUS["H200"], None)
+    with pytest.raises(BackendError, match="as in 8xH200; `k3agent plan MODEL --gpus H200`"):
+        parse("H200")
