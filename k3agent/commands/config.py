@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from k3agent.commands.actions import find_action
+from k3agent.commands.asking import add_yes, is_agreed
 from k3agent.config.paths import (
     REPOSITORY_FOLDER,
     data_home,
@@ -17,7 +18,7 @@ from k3agent.config.paths import (
 )
 from k3agent.config.places import trust_folder
 from k3agent.config.settings import PROVIDER_SPECS, SPECS, Settings, load_settings, parse_text
-from k3agent.config.trust import covered, set_trust
+from k3agent.config.trust import covered, fingerprint, set_trust
 from k3agent.errors import ConfigError
 from k3agent.headless.arguments import Parser, nearest_of
 from k3agent.safety.visible import clean
@@ -146,19 +147,32 @@ def _config_path(argv: Sequence[str]) -> int:
 
 
 def _config_trust(argv: Sequence[str]) -> int:
-    parser = Parser("config trust", "Obey this repository's configuration, as it is now.")
+    parser = Parser(
+        "config trust",
+        "Obey this repository's configuration, hooks, MCP servers, agents, skills and commands as they are"
+        " now. Shows them and asks.",
+    )
     parser.add_argument("--revoke", action="store_true", help="take the trust back")
+    add_yes(parser)
     args = parser.parse(argv)
-    folder = trust_folder(Path.cwd())
+    folder, home = trust_folder(Path.cwd()), data_home(os.environ)
     files = covered(folder)
     if not files and not folder.is_dir():
         raise ConfigError(
             f"there is no {REPOSITORY_FOLDER} folder from {Path.cwd()} up to the repository's root"
         )
-    if not args.revoke:
-        for path in files:
-            text = path.read_text(encoding="utf-8", errors="replace")
-            print(clean(f"--- {path}\n{text}"))
-    set_trust(data_home(os.environ), folder, is_trusted=not args.revoke)
-    print(f"{folder} is {'no longer trusted' if args.revoke else 'trusted until it changes'}.")
+    if args.revoke:
+        set_trust(home, folder, is_trusted=False)
+        print(f"{folder} is no longer trusted.")
+        return 0
+    seen = fingerprint(folder)
+    for path in files:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        print(clean(f"--- {path}\n{text}"))
+    number = f"{len(files)} file{'s' * (len(files) != 1)}"
+    if not (args.yes or is_agreed(parser, f"Trust {folder} with the {number} shown?")):
+        print("Nothing was trusted.")
+        return 1
+    set_trust(home, folder, is_trusted=True, seen=seen)
+    print(f"{folder} is trusted until it changes.")
     return 0

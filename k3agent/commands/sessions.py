@@ -13,6 +13,7 @@ from pathlib import Path
 
 from k3agent.agent.sockets import is_heard
 from k3agent.commands.actions import add_scope, find_action
+from k3agent.commands.asking import add_yes, is_agreed
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
 from k3agent.events import TurnEnded
@@ -192,15 +193,13 @@ def _uncompact(store: SessionStore, argv: Sequence[str]) -> int:
 def _remove(store: SessionStore, argv: Sequence[str]) -> int:
     parser = Parser("sessions rm", "Delete sessions for good.")
     parser.add_argument("ids", nargs="+", metavar="ID", help="ids, or their beginnings")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(parser)
     args = parser.parse(argv)
     rows = [_row(store, prefix) for prefix in args.ids]
     if not args.yes:
-        if not sys.stdin.isatty():
-            parser.error("there is nobody to ask here; say --yes.")
         for row in rows:
             print(f"{row.id}  {row.title}  ({row.num_messages} messages)")
-        if input(f"Delete {len(rows)} for good? [y/N] ").strip().lower() not in {"y", "yes"}:
+        if not is_agreed(parser, f"Delete {len(rows)} for good?"):
             return 1
     for row in rows:
         store.delete(row.id)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from k3agent.agent.undo import Preview, Undo, described
+from k3agent.commands.asking import add_yes, is_agreed
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
 from k3agent.headless.arguments import Parser, positive_int
@@ -27,7 +28,7 @@ def undo(argv: Sequence[str]) -> int:
     parser.add_argument("--to", type=positive_int, metavar="STEP", help="files as they were before this step")
     parser.add_argument("--list", action="store_true", help="the steps, and change nothing")
     parser.add_argument("--dry-run", action="store_true", help="what would change, and change nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(parser)
     parser.add_argument(
         "--session", metavar="ID", help="of this session (default: the newest of this folder)"
     )
@@ -50,11 +51,8 @@ def undo(argv: Sequence[str]) -> int:
         if preview.is_empty or args.dry_run:
             return 0
         _tell_of_user(store, session_id)
-        if not args.yes:
-            if not sys.stdin.isatty():
-                parser.error("there is nobody to ask here; say --yes, or --dry-run to only look.")
-            if input("Do this? [y/N] ").strip().lower() not in {"y", "yes"}:
-                return 1
+        if not (args.yes or is_agreed(parser, "Do this?", ", or --dry-run to only look")):
+            return 1
         return _restore(found, session_id, preview)
     finally:
         store.close()

@@ -78,11 +78,16 @@ def is_trusted(home: Path, folder: Path) -> bool:
     return known is not None and known == fingerprint(folder)
 
 
-def set_trust(home: Path, folder: Path, *, is_trusted: bool) -> None:
-    """Trust the folder as it is now, or take the trust back."""
+def set_trust(home: Path, folder: Path, *, is_trusted: bool, seen: str | None = None) -> None:
+    """Trust the folder as it is now, or take the trust back. `seen`: its fingerprint when the user looked;
+    raises ConfigError if it is another by now.
+    """
     known = _load(home)
     if is_trusted:
-        known[_key(folder)] = fingerprint(folder)
+        mark = fingerprint(folder)
+        if seen not in (None, mark):
+            raise ConfigError(f"{folder} has changed since it was shown, nothing was trusted: look again")
+        known[_key(folder)] = mark
     else:
         known.pop(_key(folder), None)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)

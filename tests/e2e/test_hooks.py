@@ -57,7 +57,7 @@ def test_a_repository_s_hooks_run_once_trusted_and_until_they_change(bench: Benc
     assert "frozen until Monday" not in results("Mend a.txt, please.")
     assert (bench.workspace / "a.txt").read_text() != text
     (bench.workspace / "a.txt").write_text(text)
-    assert bench.run("config", "trust").code == 0
+    assert bench.run("config", "trust", "--yes").code == 0
     said = results("/mend a.txt")
     assert "frozen until Monday" in said and "a hook denies it" in said
     assert (bench.workspace / "a.txt").read_text() == text

@@ -1,8 +1,10 @@
 """The command line: what it answers without loading anything, unknown words, combinations of flags."""
 
+import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,7 +85,7 @@ def test_version_and_help(capsys) -> None:
         (("sessions", "export", "a", "-o", "/no/such/folder/f"), "-o /no/such/folder/f: its folder is not"),
         (("sessions", "export", "a", "-o", "x" * 300 + "/f"), "its folder is not there"),
         (("run", "x", "--cwd", "x" * 300), "no such folder"),
-        (("plan", "--gpus", "x"), "did you mean --gpu? See k3agent plan --help."),
+        (("plan", "--gpu", "x"), "did you mean --gpus? See k3agent plan --help."),
         (("run", "x", "--max-turns"), "expected one argument. See k3agent run --help."),
     ],
 )
@@ -180,9 +182,48 @@ def test_config_trust(capsys, tmp_path) -> None:
     (tmp_path / ".k3agent" / "config.toml").write_text('model = "repo"\n')
     assert run("config", "get", "model") == 0
     assert "repo" not in capsys.readouterr().out
-    assert run("config", "trust") == 0
+    assert run("config", "trust", "--yes") == 0
+    assert "--- " in (said := capsys.readouterr().out) and 'model = "repo"' in said
     assert run("config", "get", "model") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "repo"
+
+
+def test_config_trust_asks(capsys, tmp_path, monkeypatch) -> None:
+    (tmp_path / ".k3agent").mkdir()
+    file = tmp_path / ".k3agent" / "config.toml"
+    file.write_text('model = "repo"\n')
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert run("config", "trust") == 2
+    assert "say --yes" in capsys.readouterr().err
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    for typed in ("n\n", "\n", ""):
+        monkeypatch.setattr("builtins.input", typed_once(typed))
+        assert run("config", "trust") == 1
+    assert "Nothing was trusted" in capsys.readouterr().out
+
+    def changes_it(question: str) -> str:
+        assert 'model = "repo"' in capsys.readouterr().out and "the 1 file shown?" in question
+        file.write_text('model = "other"\n')
+        return "y"
+
+    monkeypatch.setattr("builtins.input", changes_it)
+    assert run("config", "trust") == 52
+    assert "has changed since it was shown" in capsys.readouterr().err
+    monkeypatch.setattr("builtins.input", typed_once("y\n"))
+    assert run("config", "trust") == 0
+    assert run("config", "get", "model") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "other"
+
+
+def typed_once(line: str) -> Callable[[str], str]:
+    """What `input` does when this is typed; nothing at all is the end of input."""
+
+    def answer(_: str) -> str:
+        if not line:
+            raise EOFError
+        return line.rstrip("\n")
+
+    return answer
 
 
 def test_models_and_doctor_as_json(capsys) -> None:

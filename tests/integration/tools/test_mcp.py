@@ -299,7 +299,7 @@ def test_a_repository_s_servers_wait_for_trust(bench: Bench) -> None:
         ran = bench.stream("go")
         assert "mcp" not in ran.lines[0]["tools"]
         assert "k3agent config trust" in ran.out + ran.err
-        assert bench.run("config", "trust").code == 0
+        assert bench.run("config", "trust", "--yes").code == 0
         ran = bench.stream("go")
     assert "mcp" in ran.lines[0]["tools"]
     assert server.requests
@@ -309,7 +309,7 @@ def test_a_repository_s_servers_wait_for_trust(bench: Bench) -> None:
 
 def test_a_run_that_stores_nothing_knows_what_the_user_has_trusted_and_what_servers_had(bench: Bench) -> None:
     (bench.workspace / ".mcp.json").write_text(json.dumps({"mcpServers": {"time": TIME}}))
-    assert bench.run("config", "trust").code == 0
+    assert bench.run("config", "trust", "--yes").code == 0
     with served(bench, [Step(calls=(NOW_BY_BRIDGE,)), Step(text="done")] * 2) as server:
         bench.stream("go", "--ephemeral", "--allow", "mcp__time__*")
         assert "Europe/Berlin" in results(server)[0]
