@@ -1,5 +1,5 @@
 """All that is measured on a GPU that is lent for minutes: `python -m k3agent.backend.bench.session 1 --out
-DIR`, then 2 and 3.
+DIR`, then 2 and 3. Several numbers run as one, `--only` takes some of their steps.
 
 A session runs its steps one after the other, each a process of its own with a time limit, so that none takes
 the others with it. After each step the folder holds what is known by then in four files: a log, the tables,
@@ -82,18 +82,24 @@ _TINY_FLAGS += ["--cache-bytes", "8M", "--max-model-len", "512"]
 class Session:
     """One run of a session's steps."""
 
-    number: int
+    numbers: Sequence[int]
+    only: Sequence[str]
     out: Path
     folder: Path
     limit_s: float
     device: str
     tiny: bool
 
+    @property
+    def name(self) -> str:
+        return "session" + "".join(map(str, self.numbers))
+
     def run(self) -> list[Outcome]:
         """All steps; those for which no time is left are told and left out."""
         begun, outcomes = time.monotonic(), list[Outcome]()
-        steps = SESSIONS[self.number]
-        (self.folder / f"session{self.number}.log").write_text("", "utf-8")
+        steps = [step for number in self.numbers for step in SESSIONS[number]]
+        steps = [step for step in steps if not self.only or step.name in self.only]
+        (self.folder / f"{self.name}.log").write_text("", "utf-8")
         for place, step in enumerate(steps):
             left = self.limit_s - (time.monotonic() - begun) - sum(s.kept for s in steps[place + 1 :])
             allowed = min(step.seconds, left - GRACE_S)
@@ -122,7 +128,7 @@ class Session:
         print(text[-SHOWN_CHARACTERS:], flush=True)
         if step.part == "tests":
             (self.folder / "tests.md").write_text(f"`{(text.strip().splitlines() or ['no output'])[-1]}`\n")
-        with (self.folder / f"session{self.number}.log").open("a", encoding="utf-8") as file:
+        with (self.folder / f"{self.name}.log").open("a", encoding="utf-8") as file:
             file.write(f"== {step.name}: {shown}\n{text[-LOG_BYTES:]}\n")
         versions = ", ".join(f"{k} {v}" for k, v in environment(torch.device(self.device)).items())
         seconds = round(time.monotonic() - begun, 1)
@@ -150,7 +156,7 @@ class Session:
 
     def _bundle(self, outcomes: Sequence[Outcome]) -> None:
         """What is known by now, in few files."""
-        name = f"session{self.number}"
+        name = self.name
         lines = [f"{one.part}: status {one.status}, {one.seconds:.0f} s" for one in outcomes]
         tables = [file.read_text("utf-8") for file in sorted(self.folder.glob("*.md"))]
         (self.out / f"{name}.md").write_text("\n\n".join(["\n".join(lines), *tables]), "utf-8")
@@ -166,20 +172,25 @@ class Session:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a session; 1 when one of its steps failed."""
     parser = argparse.ArgumentParser(prog="python -m k3agent.backend.bench.session", description=__doc__)
-    parser.add_argument("session", type=int, choices=sorted(SESSIONS))
+    parser.add_argument("sessions", type=int, nargs="+", choices=sorted(SESSIONS), metavar="session")
+    parser.add_argument("--only", default="", help="steps, divided by commas (default: all)")
     parser.add_argument("--out", type=Path, required=True, help="the folder that comes back")
     parser.add_argument("--limit", type=float, default=540.0, help="seconds, at most (default: 540)")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes, for a test of the command itself")
     parser.add_argument("--folder", type=Path, default=WORK, help=f"of the steps (default: {WORK})")
     options = parser.parse_args(argv)
+    only = [name for name in options.only.split(",") if name]
+    known = [step.name for number in options.sessions for step in SESSIONS[number]]
+    if unknown := [name for name in only if name not in known]:
+        parser.error(f"--only {','.join(unknown)}: these sessions have {', '.join(known)}")
     for folder in (options.out, options.folder):
         folder.mkdir(parents=True, exist_ok=True)
     kept, shipped = options.folder / TUNED, pinned.tuned_file()
     if shipped.exists() and shipped.absolute() != kept.absolute():
         kept.write_bytes(shipped.read_bytes())
     session = Session(
-        options.session, options.out, options.folder, options.limit, options.device, options.tiny
+        options.sessions, only, options.out, options.folder, options.limit, options.device, options.tiny
     )
     outcomes = session.run()
     return int(not outcomes or any(outcome.status for outcome in outcomes))

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,15 +42,21 @@ def measure(
 def _captured(call: Callable[[], object]) -> Callable[[], object]:
     """The call as a CUDA graph; its memory is what those captured before had."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool()):
+    with torch.cuda.graph(graph, pool=_kept().pool()):
         call()
     return graph.replay
 
 
 @cache
-def _pool() -> Any:
-    """One for all graphs: hundreds are made one after the other, and each would take memory anew."""
-    return torch.cuda.graph_pool_handle()
+def _kept() -> torch.cuda.CUDAGraph:
+    """The owner of the memory of all graphs: hundreds are made one after the other, and each would take
+    memory anew. PyTorch gives up a pool with its last graph, while blocks of it may still be there, and takes
+    no further graph into it; so this one stays.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.zeros(1, device="cuda")
+    return graph
 
 
 def _event_times(call: Callable[[], object], flush: Tensor, repeats: int) -> list[float]:

@@ -37,7 +37,7 @@ def run(folder: Path, *steps: Step, limit_s: float = 60.0) -> dict[str, int]:
     work.mkdir()
     session.SESSIONS[9] = steps
     try:
-        outcomes = Session(9, out, work, limit_s, "cpu", False).run()
+        outcomes = Session([9], [], out, work, limit_s, "cpu", False).run()
     finally:
         del session.SESSIONS[9]
     return {outcome.part: outcome.status for outcome in outcomes}
@@ -97,7 +97,7 @@ def test_every_step_has_a_command_that_its_program_takes(tmp_path: Path) -> None
         assert sum(step.kept for step in steps) < 540 - 60
         for step in steps:
             for tiny in (False, True):
-                one = Session(number, tmp_path, tmp_path, 540, "cpu" if tiny else "cuda", tiny)
+                one = Session([number], [], tmp_path, tmp_path, 540, "cpu" if tiny else "cuda", tiny)
                 command = one._command(step, 100.0)
                 if step.part == "tests":
                     continue
