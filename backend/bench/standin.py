@@ -27,6 +27,7 @@ from k3agent.backend.bench.standin_runs import (
     Plan,
     Session,
     checkpoints,
+    chunks,
     decodes,
     exactness,
     first_tokens,
@@ -42,7 +43,7 @@ from k3agent.backend.kernels.bench import Ceiling, ceiling_of, environment
 from k3agent.backend.kernels.gpu import failures, gpu_name
 from k3agent.backend.kernels.registry import CHOICES
 
-PARTS = ("first", "prefill", "decode", "checkpoint", "exact")
+PARTS = ("first", "prefill", "decode", "chunks", "checkpoint", "exact")
 TARGETS = {
     "kimi-linear": {
         "cold": 2400.0,
@@ -60,6 +61,7 @@ TINY = Plan(
     context=256,
     suffixes=(5, 64),
     prefills=(64, 200),
+    chunks=(64, 128),
     users=(1, 3),
     decode_context=70,
     decode_tokens=8,
@@ -80,6 +82,7 @@ def figures(
         "first": lambda: first_tokens(session, plan, floors, tell),
         "prefill": lambda: prefills(session, plan, floors, tell),
         "decode": lambda: decodes(session, plan, floors, tell),
+        "chunks": lambda: chunks(session, plan, floors, tell),
         "checkpoint": lambda: checkpoints(session, plan, tell),
         "exact": lambda: exactness(session, plan, tell, deadline),
     }

@@ -45,6 +45,7 @@ class Plan:
     context: int = 65536
     suffixes: tuple[int, ...] = (16, 64, 512, 2048)
     prefills: tuple[int, ...] = (512, 2048, 8192, 32768)
+    chunks: tuple[int, ...] = (1024, 2048, 4096, 8192)
     users: tuple[int, ...] = (1, 8, 32)
     decode_context: int = 1024
     decode_tokens: int = 64
@@ -143,6 +144,25 @@ def first_tokens(session: Session, plan: Plan, floors: Floors, tell: Tell) -> It
         floor = floors.prefill_s(suffix, plan.context, session.chunk) * 1e3
         target = floors.targets.get(f"warm+{suffix}")
         yield Figure(f"warm TTFT, {plan.context} + {suffix}", median, "ms", len(times), floor, target)
+
+
+def chunks(session: Session, plan: Plan, floors: Floors, tell: Tell) -> Iterator[Figure]:
+    """The same prompt, cold, in passes of other sizes; no states are left on the way."""
+    usual = session.chunk
+    try:
+        for session.chunk in plan.chunks:
+            times: list[float] = []
+            # the first one may compile
+            for _ in range(1 + plan.cold_repeats):
+                session.cache.clear()
+                times.append(session.first_token_s(session.draw(plan.context), keep=False)[0])
+            median = statistics.median(times[1:]) * 1e3
+            tell(f"cold {plan.context} in passes of {session.chunk}: {median:.1f} ms")
+            floor = floors.prefill_s(plan.context, 0, session.chunk) * 1e3
+            name = f"cold TTFT, {plan.context} tokens in passes of {session.chunk}"
+            yield Figure(name, median, "ms", plan.cold_repeats, floor)
+    finally:
+        session.chunk = usual
 
 
 def prefills(session: Session, plan: Plan, floors: Floors, tell: Tell) -> Iterator[Figure]:
