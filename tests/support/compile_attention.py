@@ -20,8 +20,12 @@ def run_kda(name: str) -> None:
     from k3agent.backend.kernels.triton.kda_prefill import kda_prefill
 
     heads, bound = MODELS[name]
-    for kernel, lengths in ((kda_decode, [1, 1]), (kda_prefill, [70, 30])):
-        problem = kda_checks.make_problem(lengths, dtype=BF16, dim=128, heads=heads, bound=bound)
+    for kernel, lengths, dtype in (
+        (kda_decode, [1, 1], BF16), (kda_prefill, [70, 30], BF16), (kda_prefill, [70, 30], torch.float32)
+    ):  # fmt: skip
+        problem = kda_checks.make_problem(
+            lengths, dtype=dtype, dim=128, heads=heads, bound=bound, exports={63: 2}
+        )
         kernel(problem.inputs, problem.weights, problem.cache, problem.tables)
 
 

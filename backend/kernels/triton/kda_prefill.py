@@ -37,6 +37,9 @@ thread if they are limited, so that two programs fit a processor at the price of
 heads, the narrower are the blocks of the walk, so that there are programs for the whole GPU. A block of all
 of V also norms."""
 
+_EXACT = {"block_v": 32, "walk_warps": 8, "walk_stages": 1}
+"""The walk in fp32, whose tiles are twice as large and whose products take more registers."""
+
 pinned.pin(
     "kda_prefill",
     Row({**_CHUNKS, "block_v": 16, "walk_warps": 4, "walk_stages": 3, "norm_warps": 4}, most={"heads": 16}),
@@ -235,6 +238,8 @@ def chunkwise(
         SAFE=weights.has_safe_gate, **of_layer, **precisions, num_warps=values["chunk_warps"],
         maxnreg=registers or None,
     )  # fmt: skip
+    if is_exact:
+        values = {**values, **_EXACT}
     block_v = min(int(values["block_v"]), block)
     exports = tables.cu_seqlens if tables.exports is None else tables.exports
     _walk_kernel[(block // block_v, heads, num_sequences)](
