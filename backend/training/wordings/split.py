@@ -14,7 +14,7 @@ HELD_OUT_PERCENT = 35
 FEWEST = 4
 """Held-out templates that every goal has, where it has so many that no training saw."""
 _SLOT = re.compile(r"\{\w+!?\}")
-_WORD = re.compile(r"[a-z']+")
+_WORD = re.compile(r"[a-zäöüß']+|[\u4e00-\u9fff]")
 _EXPANSIONS = 8
 
 
