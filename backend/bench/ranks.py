@@ -4,8 +4,9 @@
 Steps, each a process of its own with a time limit: `reduce` (sums over ranks), `tokens` (tiny models through
 the engine, hits of all tiers), `server` (answers, and a rank killed), `layers` (each layer of real shape),
 `check` (rankcheck), `slice` (a K3 that one card does not hold), `rates`. After each one the folder holds what
-is known in three files, with two ranks `ranks2.md`, `ranks2.json` and `ranks2.log`; `bench.gpu --only-page`
-puts the first one into `docs/performance.md` if it finds it in its folder.
+is known in three files, with two ranks `ranks2.md`, `ranks2.json` and `ranks2.log`, together with steps that
+an earlier command left there; `bench.gpu --only-page` puts the first one into `docs/performance.md` if it
+finds it in its folder.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import torch
 from k3agent.backend.bench.steps import status_of
 
 WORK = Path("build/ranks")
+OUTCOMES = "outcomes.json"
 LEAST_S = 15.0
 """A step that has less is not begun."""
 GRACE_S = 8.0
@@ -117,7 +119,8 @@ class Session:
                 f"```\n{text[-2000:].strip()}\n```\n", "utf-8"
             )
         outcome = Outcome(step.name, shown, status, round(time.monotonic() - begun, 1))
-        self.outcomes.append(outcome)
+        self.outcomes = [one for one in self.outcomes if one.step != step.name] + [outcome]
+        (self.options.folder / OUTCOMES).write_text(json.dumps([asdict(one) for one in self.outcomes]))
         print(f"== {step.name}: status {status}, {outcome.seconds:.0f} s", flush=True)
 
     def _bundle(self) -> None:
@@ -146,6 +149,12 @@ class Session:
         (options.out / f"ranks{options.ranks}.log").write_text("\n".join(logs), "utf-8")
 
 
+def earlier(folder: Path) -> list[Outcome]:
+    """What an earlier command ran in this folder."""
+    file = folder / OUTCOMES
+    return [Outcome(**one) for one in json.loads(file.read_text("utf-8"))] if file.exists() else []
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the steps; 1 when one of them failed."""
     known = [step.name for step in steps()]
@@ -168,9 +177,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     for folder in (options.out, options.folder):
         folder.mkdir(parents=True, exist_ok=True)
-    session = Session(options, [])
+    session = Session(options, earlier(options.folder))
     session.run([step for step in steps() if step.name in wanted])
-    return int(not session.outcomes or any(outcome.status for outcome in session.outcomes))
+    mine = [outcome for outcome in session.outcomes if outcome.step in wanted]
+    return int(not mine or any(outcome.status for outcome in mine))
 
 
 if __name__ == "__main__":

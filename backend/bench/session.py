@@ -66,7 +66,7 @@ SESSIONS: dict[int, tuple[Step, ...]] = {
         Step("peers", "peers", (), 260, kept=200),
     ),
     3: (
-        Step("exact", "exact", ("--points", "1000"), 230),
+        Step("exact", "exact", ("--points", "1000", "--cache-bytes", "8G"), 230),
         Step("k3-rank", "k3-rank", ("--parts", "first,decode,prefill,checkpoint"), 130, kept=110),
         Step("k3-group", "k3-group", ("--parts", "first,decode,prefill"), 80, kept=70),
         Step("fla", "fla", (), 150, kept=60),

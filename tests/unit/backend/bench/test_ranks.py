@@ -143,6 +143,10 @@ def test_a_step_that_fails_or_hangs_takes_no_other_with_it(
     assert "an illegal memory access" in log and "begun" in log
     assert len(json.loads((tmp_path / "ranks2.json").read_text())["steps"]) == 3
     assert page in gpu.page(tmp_path)
+    later = ranks.Session(options, ranks.earlier(tmp_path))
+    later.run([ranks.Step("works", "")])
+    assert [one.step for one in later.outcomes] == ["fails", "hangs", "works"]
+    assert (tmp_path / "ranks2.md").read_text().count("####") == 3
 
 
 BROKEN = """
