@@ -62,7 +62,7 @@ SESSIONS: dict[int, tuple[Step, ...]] = {
         Step("kernels", "kernels", ("--no-fla",), 120, kept=110),
     ),
     2: (
-        Step("kimi-linear", "kimi-linear", ("--no-peers", "--points", "60"), 270),
+        Step("kimi-linear", "kimi-linear", ("--no-peers", "--points", "60"), 270, kept=180),
         Step("peers", "peers", (), 260, kept=200),
     ),
     3: (
