@@ -53,7 +53,7 @@ For a question of the tool `ask` the text is the answer.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one prompt came to."""
+    """What one prompt came to; `Agent` has the sums over all of them."""
 
     outcome: TurnOutcome
     text: str
@@ -62,7 +62,7 @@ class Result:
     """Why it did not come to a good end; empty if it did."""
     session_id: str
     files_changed: tuple[str, ...]
-    """Of the whole session so far, relative to the folder."""
+    """Relative to the folder."""
     usage: Usage
     cost_usd: float
     """0 where prices are not known."""
@@ -75,7 +75,9 @@ class Result:
 
     @property
     def is_success(self) -> bool:
-        """Did it end well, with all checks passed?"""
+        """Did it end well, with all checks passed? A turn whose last call was denied did not: its outcome is
+        `error_permission`, whether a rule or `approve` said no. Calls that work after it make it good again.
+        """
         return self.outcome is TurnOutcome.SUCCESS
 
 
@@ -136,13 +138,27 @@ class Agent:
         """One prompt to its end. Expected failures are the result's outcome, not exceptions."""
         words = _LastWords()
         session = self._opened()
+        before = dataclasses.replace(session.receipt)
+        num_denials = len(before.denials)
+        session.receipt.begin_prompt()
         with self._heard_by(words):
             ended, value, problem = await self._submit(session, prompt), None, ""
             if self.schema is not None and ended.outcome is TurnOutcome.SUCCESS:
                 ended, value, problem = await fitting(
                     ended, lambda: words.text, self.schema, lambda text: self._submit(session, text)
                 )
-        result = self._result(session, ended, words.text)
+        receipt = session.receipt
+        result = Result(
+            outcome=ended.outcome,
+            text=words.text,
+            detail="" if ended.outcome is TurnOutcome.SUCCESS else ended.detail or ended.outcome.value,
+            session_id=str(session.id),
+            files_changed=tuple(receipt.latest_files),
+            usage=receipt.usage - before.usage,
+            cost_usd=receipt.cost_usd - before.cost_usd,
+            checks=tuple(receipt.checks),
+            denials=tuple(receipt.denials[num_denials:]),
+        )
         if problem:
             return dataclasses.replace(result, outcome=TurnOutcome.EXECUTION, detail=problem)
         return dataclasses.replace(result, value=value)
@@ -176,6 +192,21 @@ class Agent:
     def session_id(self) -> str:
         """The whole id, to go on with later."""
         return str(self._opened().id)
+
+    @property
+    def files_changed(self) -> tuple[str, ...]:
+        """By all prompts since the agent was opened."""
+        return tuple(self._opened().receipt.files_changed)
+
+    @property
+    def usage(self) -> Usage:
+        """Of all prompts since the agent was opened."""
+        return self._opened().receipt.usage
+
+    @property
+    def cost_usd(self) -> float:
+        """Of all prompts since the agent was opened."""
+        return self._opened().receipt.cost_usd
 
     # --- inside
 
@@ -235,6 +266,7 @@ class Agent:
             limits=self.limits or options.limits,
             response_schema=self.schema,
             is_interactive=self.approve is not None,
+            is_program_asked=True,
         )
 
     @contextlib.contextmanager
@@ -271,20 +303,6 @@ class Agent:
             session.answer(event.call_id, Decision.ALLOW)
         else:
             session.answer(event.call_id, Decision.DENY, reason=answer if isinstance(answer, str) else "")
-
-    def _result(self, session: Session, ended: TurnEnded, text: str) -> Result:
-        receipt, outcome = session.receipt, ended.outcome
-        return Result(
-            outcome=outcome,
-            text=text,
-            detail="" if outcome is TurnOutcome.SUCCESS else ended.detail or outcome.value,
-            session_id=str(session.id),
-            files_changed=tuple(receipt.files_changed),
-            usage=receipt.usage,
-            cost_usd=receipt.cost_usd,
-            checks=tuple(receipt.checks),
-            denials=tuple(receipt.denials),
-        )
 
     async def _close(self) -> None:
         session, self._session = self._session, None

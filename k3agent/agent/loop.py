@@ -96,7 +96,7 @@ class TurnParts:
     calls: Callable[[int], list[CallRow]]
     # What the user says into the running turn; taken out as the model gets it.
     steering: list[str]
-    is_interactive: bool
+    is_person_asked: bool
 
 
 class TurnLoop:
@@ -254,7 +254,7 @@ class TurnLoop:
 
     def _is_blocked(self) -> bool:
         # Where a person answers, a refusal is their wish and no obstacle.
-        return not self._parts.is_interactive and self._parts.repetition.was_blocked()
+        return not self._parts.is_person_asked and self._parts.repetition.was_blocked()
 
     async def _run_calls(self, message: Message, settled: Mapping[str, CallRow]) -> TurnEnd | None:
         parts = self._parts

@@ -112,6 +112,8 @@ class SessionOptions:
     append_system_prompt: str = ""
     extra_dirs: tuple[Path, ...] = ()
     is_interactive: bool = False
+    # Who is asked is a program: what it refuses blocks the turn as a rule does, it is no person's wish.
+    is_program_asked: bool = False
     response_schema: JsonObject | None = None
     tasks: TaskLimits = BY_DEFAULT_TASKS
     subtask: Subtask | None = None
@@ -223,6 +225,7 @@ class Receipt:
     `num_turns` counts model calls, those thrown away included, summaries of compactions not;
     `num_unmeasured` calls whose usage
     the endpoint did not get to say. `files_note`: why it cannot be told what commands changed, or ''.
+    `latest_files`: of `files_changed` those since `begin_prompt`, for who counts by prompts.
     `goals`: {goal, state}; `questions`: {call_id, question, options, taken} that nobody was there to answer;
     `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the last round;
     `compactions`: {trigger, tokens_before, tokens_after, kept, dropped, method, cost_usd};
@@ -236,6 +239,7 @@ class Receipt:
     num_unmeasured: int = 0
     duration_api_s: float = 0.0
     files_changed: list[str] = field(default_factory=list)
+    latest_files: list[str] = field(default_factory=list)
     files_note: str = ""
     calls: int = 0
     invalid: int = 0
@@ -252,4 +256,9 @@ class Receipt:
     subagents_usd: float = 0.0
 
     def add_files(self, files: tuple[str, ...]) -> None:
-        self.files_changed.extend(path for path in files if path not in self.files_changed)
+        for known in (self.files_changed, self.latest_files):
+            known.extend(path for path in files if path not in known)
+
+    def begin_prompt(self) -> None:
+        """Forget what is told of the newest prompt only."""
+        self.latest_files, self.checks = [], []

@@ -495,5 +495,5 @@ class Session(SessionView):
             ),
             mask=self._masker.mask,
             steering=self._steering,
-            is_interactive=options.is_interactive,
+            is_person_asked=options.is_interactive and not options.is_program_asked,
         )

@@ -17,6 +17,7 @@ import k3agent
 from k3agent.config.trust import set_trust
 from k3agent.events import ApprovalAsked, CallEnded, MessageAdded, TurnEnded, TurnStarted
 from k3agent.providers.scripted import Step
+from k3agent.types import Usage
 
 
 @pytest.fixture
@@ -33,6 +34,8 @@ def agent(bench: Bench, *answers: Step, **more: Any) -> k3agent.Agent:
 
 
 EDIT = Step(calls=(call("write", path="b.txt", content="new\n"),))
+OTHER = Step(calls=(call("write", path="c.txt", content="x"),))
+READ = Step(calls=(call("read", path="a.txt"),))
 
 
 def test_one_call_against_an_endpoint(bench: Bench) -> None:
@@ -98,13 +101,37 @@ async def test_questions_are_answered_by_the_caller(bench: Bench) -> None:
         asked.append(question)
         return True if len(asked) == 1 else "not that one"
 
-    other = Step(calls=(call("write", path="c.txt", content="x"),))
-    answers = (EDIT, other, Step(text="Done."))
+    answers = (EDIT, OTHER, READ, Step(text="Done."))
     async with agent(bench, *answers, permission_mode="default", approve=approve) as made:
         result = await made.run("Write both.")
     assert [question.tool for question in asked] == ["write", "write"]
     assert (bench.workspace / "b.txt").exists() and not (bench.workspace / "c.txt").exists()
     assert [denial["summary"] for denial in result.denials] and result.is_success
+
+
+@pytest.mark.parametrize("approve", [None, lambda _: False, lambda _: "not now"])
+async def test_a_refusal_at_the_end_is_no_success(bench: Bench, approve: k3agent.sdk.Approve | None) -> None:
+    answers = (OTHER, Step(text="I may not."), READ, Step(text="Two lines."))
+    async with agent(bench, *answers, permission_mode="default", approve=approve) as made:
+        result = await made.run("Write it.")
+        assert result.outcome is k3agent.TurnOutcome.PERMISSION and not result.is_success
+        assert len(result.denials) == 1 and result.detail
+        # The next prompt is judged by itself.
+        later = await made.run("How long is it?")
+        assert later.is_success and not later.denials
+
+
+async def test_a_result_is_about_its_prompt(bench: Bench) -> None:
+    again = Step(calls=(call("write", path="b.txt", content="newer\n"),))
+    answers = (EDIT, Step(text="1"), OTHER, Step(text="2"), Step(text="3"), READ, again, Step(text="4"))
+    async with agent(bench, *answers, checks=["test -e b.txt"]) as made:
+        results = [await made.run(f"Do {number}.") for number in range(4)]
+        assert [result.files_changed for result in results] == [("b.txt",), ("c.txt",), (), ("b.txt",)]
+        assert made.files_changed == ("b.txt", "c.txt")
+        assert sum((result.usage for result in results), Usage()) == made.usage
+        assert made.usage.output_tokens > results[-1].usage.output_tokens > 0
+        assert made.cost_usd == pytest.approx(sum(result.cost_usd for result in results))
+        assert all(len(result.checks) == 1 for result in results)
 
 
 async def test_a_question_of_the_model_is_never_left_without_an_answer(bench: Bench) -> None:
