@@ -16,7 +16,7 @@ def figures(store: SessionStore, cwd: Path | None) -> dict[str, int | float]:
     """Sums over all sessions, or those of one folder with their subagents, wherever these work. Input tokens
     are split into fresh and cached.
     """
-    rows = store.list_sessions(cwd)
+    rows = store.shown_sessions(cwd, with_subagents=True)
     if cwd is not None:
         own = {row.id for row in rows}
         tree = {one for row in rows for one in store.subtree(row.id)} - own

@@ -98,6 +98,20 @@ class Server:
                 await conversation.aclose()
             except (K3AgentError, OSError) as error:
                 log.warning("session %s was not closed in order: %s", session_id, error)
+        await asyncio.to_thread(self._prune)
+
+    def _prune(self) -> None:
+        """Editors open sessions that nobody writes to."""
+        from k3agent.store.sessions import SessionStore  # lazy: sqlite
+
+        try:
+            store = SessionStore(self._options.home)
+            try:
+                store.prune_unused()
+            finally:
+                store.close()
+        except (K3AgentError, OSError) as error:
+            log.warning("sessions without a prompt were not removed: %s", error)
 
     # --- the connection -----------------------------------------------------------------------------------
 
@@ -231,7 +245,7 @@ class Server:
         start = _offset(optional_text(params, "cursor"))
         store = SessionStore(self._options.home)
         try:
-            rows = [row for row in store.list_sessions(cwd) if not row.owner]
+            rows = store.shown_sessions(cwd)
         finally:
             store.close()
         found: JsonObject = {

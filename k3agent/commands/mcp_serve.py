@@ -360,7 +360,7 @@ class AgentServer:
                     message.text for message in store.messages(found) if message.role is Role.ASSISTANT
                 ]
                 return {"session_id": found, "state": state, "answer": answers[-1] if answers else ""}
-            rows = [row for row in store.list_sessions() if Path(row.cwd).is_relative_to(self._cwd)]
+            rows = [row for row in store.shown_sessions() if Path(row.cwd).is_relative_to(self._cwd)]
         finally:
             store.close()
         listed = [
@@ -372,7 +372,6 @@ class AgentServer:
                 "is_running": row.id in self._tasks and self._tasks[row.id].report is None,
             }
             for row in rows
-            if not row.owner
         ]
         return {"sessions": listed[:NUM_LISTED]}
 

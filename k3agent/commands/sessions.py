@@ -55,8 +55,7 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
     add_scope(parser, "those", "this folder", "all folders", is_here=False)
     parser.add_argument("--subagents", action="store_true", help="also those of subagents")
     args = parser.parse(argv)
-    rows = store.list_sessions(Path.cwd() if args.is_here else None)
-    rows = [row for row in rows if args.subagents or not row.owner]
+    rows = store.shown_sessions(Path.cwd() if args.is_here else None, with_subagents=args.subagents)
     home, waiting = data_home(os.environ), store.waiting()
     if args.json:
         found = [_as_json(row, is_heard(home, row.id), waiting.get(row.id)) for row in rows]

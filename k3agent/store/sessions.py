@@ -12,7 +12,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from k3agent import codec
@@ -29,6 +29,7 @@ from k3agent.types import JsonObject, Message, MessageId, SessionId, ToolSpec
 OWNER = "CASE WHEN json_valid(s.meta) THEN json_extract(s.meta, '$.task.parent') END"
 # The kind of task that is a run which begins later, and its state where the session does not exist yet.
 WAITING, NEW = "waiting", "new"
+UNUSED_AGE = timedelta(days=1)
 # Deleted together with a session; the order does not matter.
 TABLES = (
     "messages",
@@ -217,11 +218,38 @@ class SessionStore(SnapshotRows, MemoryRows):
             found = [row for row in found if row.cwd == wanted]
         return sorted(found, key=lambda row: row.updated_at, reverse=True)
 
+    def shown_sessions(
+        self, cwd: Path | str | None = None, *, with_subagents: bool = False
+    ) -> list[SessionRow]:
+        """Those of `list_sessions` that say something to a person: nothing was ever said in an editor's new
+        thread that was left at once; a run that waits for its time will speak.
+        """
+        waiting = self.waiting()
+        return [
+            row
+            for row in self.list_sessions(cwd)
+            if (row.num_messages or row.id in waiting) and (with_subagents or not row.owner)
+        ]
+
+    def prune_unused(self, age: timedelta = UNUSED_AGE) -> list[SessionId]:
+        """Remove sessions that are older than this, open nowhere, and never had a message; their ids."""
+        waiting, before, found = self.waiting(), now() - age, list[SessionId]()
+        for row in self.list_sessions():
+            if row.num_messages or row.owner or row.id in waiting or row.updated_at > before:
+                continue
+            if self.last_turn(row.id) is not None:
+                # Its messages are lost, which is not the same.
+                continue
+            with contextlib.suppress(StoreError):
+                self.delete(row.id)
+                found.append(row.id)
+        return found
+
     def latest(self, cwd: Path | str) -> SessionRow | None:
         """The session of this folder that was used last; sessions without any message, and those of
         subagents, do not count.
         """
-        return next((row for row in self.list_sessions(cwd) if row.num_messages and not row.owner), None)
+        return next((row for row in self.shown_sessions(cwd) if row.num_messages), None)
 
     def fork(self, source_id: SessionId, new_id: SessionId, cwd: str = "") -> StoredSession:
         """A new session with the same frozen part and copies of the messages and calls so far. `cwd`: its
@@ -283,7 +311,7 @@ class SessionStore(SnapshotRows, MemoryRows):
 
     def delete(self, session_id: SessionId) -> None:
         """Remove the session with those of its subagents, its file snapshots, the outputs of its commands and
-        its blobs (those that a fork may point to stay). Only ever on a command.
+        its blobs (those that a fork may point to stay). Only ever on a command, or where nothing was said.
         """
         from k3agent.store.search import forget_session  # lazy: only to delete
         from k3agent.store.snapshots import delete_session  # lazy: subprocess, only to delete

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import signal
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ from support.runs import ANSWER, served, task
 from k3agent.agent.watched import WatchedSession
 from k3agent.events import ApprovalAsked, Decision
 from k3agent.providers.scripted import FOREVER, Fault, ScriptedCall, Step
+from k3agent.store.database import open_database
+from k3agent.store.sessions import SessionStore
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 40).decode()
 
@@ -214,6 +217,23 @@ async def test_an_answered_question_is_not_taken_back(bench: Bench) -> None:
             session = await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
             await line.agent.prompt(session_id=session.session_id, prompt=[text_block("do it")])
     assert "session/request_permission" in methods and "$/cancel_request" not in methods
+
+
+async def test_a_session_without_a_prompt_is_in_no_list_and_goes(bench: Bench) -> None:
+    with served(bench, []):
+        async with connected(bench, Editor()) as line:
+            await line.agent.new_session(cwd=str(bench.workspace), mcp_servers=[])
+            assert (await line.agent.list_sessions(cwd=str(bench.workspace))).sessions == []
+        store = SessionStore(bench.home)
+        assert len(store.list_sessions()) == 1, "an editor may still come back to it"
+        assert bench.run("sessions", "list", "--json").out.strip() == "[]"
+        with contextlib.closing(open_database(bench.home)) as db:
+            db.execute("UPDATE sessions SET updated_at = '2020-01-01T00:00:00+00:00'")
+            db.commit()
+        async with connected(bench, Editor()):
+            pass
+        assert store.list_sessions() == []
+        store.close()
 
 
 async def test_sessions_are_listed_loaded_resumed_and_forked(bench: Bench) -> None:

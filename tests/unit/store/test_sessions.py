@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from k3agent.errors import StoreError
 from k3agent.store import migrations
 from k3agent.store.blobs import BlobStore, folder_of
 from k3agent.store.database import FILE_NAME, open_database
+from k3agent.store.journal import now
 from k3agent.store.records import CallRow, CallState, DecisionRow, JournalBatch, RequestRow, StoredSession
 from k3agent.store.sessions import SessionStore
 from k3agent.types import (
@@ -112,6 +113,25 @@ def test_a_session_without_messages_is_not_the_latest(store: SessionStore) -> No
     store.create(StoredSession(id=TWO, cwd="/w"))
     latest = store.latest("/w")
     assert latest is not None and latest.id == ONE
+
+
+def test_sessions_that_nobody_wrote_to_are_not_shown_and_go(store: SessionStore) -> None:
+    filled(store)
+    for name in ("unused", "turned", "open", "waiting", "child"):
+        meta = {"task": {"parent": str(ONE), "number": 1}} if name == "child" else {}
+        store.create(StoredSession(id=SessionId(name), cwd="/w", meta=meta))
+    store.begin_waiting(StoredSession(id=SessionId("waiting"), cwd="/w"), now() + timedelta(hours=1))
+    assert {row.id for row in store.shown_sessions("/w")} == {ONE, "waiting"}
+    assert store.prune_unused() == []
+    raw(store).execute(
+        "INSERT INTO turns (session_id, seq, message_id, started_at) VALUES ('turned', 1, 'm', '')"
+    )
+    raw(store).execute("UPDATE sessions SET updated_at = '2020-01-01T00:00:00+00:00'")
+    lock = store.lock(SessionId("open"))
+    assert store.prune_unused() == ["unused"]
+    lock.release()
+    assert {row.id for row in store.list_sessions()} == {ONE, "turned", "open", "waiting", "child"}
+    assert store.prune_unused(timedelta(0)) == ["open"]
 
 
 def test_a_lost_row_loses_no_conversation(store: SessionStore) -> None:
