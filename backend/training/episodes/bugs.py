@@ -17,10 +17,13 @@ from k3agent.backend.training.episodes.project import layout, literal, test_file
 from k3agent.backend.training.episodes.pycode import Module, Style, draw_const
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.routines import routine_function
+from k3agent.backend.training.episodes.units import natural_function
 from k3agent.backend.training.episodes.words import Words
 
-ROUTINES = 0.45
-"""Of the new functions, those put together at random."""
+NATURAL = 0.45
+"""Of the new functions, those of natural code."""
+ROUTINES = 0.7
+"""Below this and above NATURAL: those put together at random."""
 
 
 class Judge(Protocol):
@@ -28,6 +31,10 @@ class Judge(Protocol):
 
     def works(self, source: str) -> bool:
         """Whether all tests hold."""
+        ...
+
+    def results(self, source: str) -> list[str]:
+        """What the tests' expressions give, exceptions by name."""
         ...
 
 
@@ -113,9 +120,11 @@ def fresh_function(ctx: Setting) -> Func:
     rng, words = ctx.rng, ctx.words
     while True:
         kind = rng.random()
-        if kind < ROUTINES:
+        if kind < NATURAL:
+            func = natural_function(rng, words)
+        elif kind < ROUTINES:
             func = routine_function(rng, words)
-        elif kind < 0.8:
+        elif kind < 0.88:
             func = random_concept(rng, words, cases=4)
         else:
             func = described_function(rng, words)
@@ -133,7 +142,7 @@ def pad(func: Func, rng: random.Random, words: Words) -> None:
         line = func.body[at]
         indent = line[: len(line) - len(line.lstrip())]
         func.body.insert(at, "" if at and rng.random() < 0.3 else f"{indent}# {words.phrase()}")
-    if rng.random() < 0.25:
+    if rng.random() < 0.25 and func.description:
         rows = [f"{words.phrase().capitalize()}." for _ in range(rng.choice((1, 2, 2, 3)))]
         func.doc = "\n".join([f"Return {func.description}.", "", *rows, ""])
 
@@ -156,7 +165,12 @@ def _fresh_module(ctx: Setting) -> tuple[Module, Func, Style, dict[str, str], st
     if rng.random() < 0.3:
         module.consts = [draw_const(rng, words, style)]
     for item in module.functions:
-        if not item.doc and item.body[-1].strip().startswith("return") and rng.random() < 0.5:
+        if (
+            item.description
+            and not item.doc
+            and item.body[-1].strip().startswith("return")
+            and rng.random() < 0.5
+        ):
             item.doc = f"Return {item.description}."
     extra = (
         {f"{folder}__init__.py": ""}

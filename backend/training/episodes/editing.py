@@ -74,9 +74,15 @@ def difference(old: str, new: str) -> str:
     return f"{after} is missing" if after else f"{before} is too much"
 
 
-def around(session: Session, path: str, line: int, think: str, least: int = 0) -> View:
-    """Read a stretch that begins some lines above a line and holds at least `least` lines from it on."""
+def around(
+    session: Session, path: str, line: int, think: str, least: int = 0, *, inside: bool = False
+) -> View:
+    """Read a stretch that begins some lines above a line and holds at least `least` lines from it on.
+    `inside`: the line is within a function, whose beginning is wanted too.
+    """
     before = session.rng.choice((0, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 15))
+    if inside:
+        before = session.rng.choice((10, 12, 15, 15, 20, 25))
     start = max(1, line - before)
     limit = line - start + max(20, least) + session.rng.randint(0, 12)
     if line < 30 and session.rng.random() < 0.3:

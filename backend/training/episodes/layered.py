@@ -93,9 +93,13 @@ class LayeredSample:
     layered: Layered
     path: str
 
+    def results(self, source: str) -> list[str]:
+        """What the cases give with this text of the file."""
+        return self.layered.results({self.path: source})
+
     def works(self, source: str) -> bool:
         """Whether the cases hold with this text of the file."""
-        return self.layered.results({self.path: source}) == self.layered.wanted
+        return self.results(source) == self.layered.wanted
 
 
 def _name(ctx: Setting, taken: set[str]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from k3agent.backend.training.episodes.concepts import Func, copy_value
+from k3agent.backend.training.episodes.slips import Around, slips
 
 Rule = tuple[str, str]
 RULES: tuple[Rule, ...] = (
@@ -220,6 +221,7 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
     names = func.params + sorted(
         {m for line in func.body for m in re.findall(r"\b([a-z_]+)(?: = | \+= |, )", line)}
     )
+    around = Around.of(func.body)
     for index, line in enumerate(func.body):
         if (has_while and not LOOP_SAFE.match(line)) or line.strip()[:1] in ("", "#"):
             continue
@@ -229,6 +231,7 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
                 match = rng.choice(matches)
                 wrong = line[: match.start()] + match.expand(new) + line[match.end() :]
                 found.append(Bug(index, line, wrong))
+        found += [Bug(index, line, wrong) for wrong in slips(line, rng, around)]
         for number in re.finditer(r"(?<![\w.])\d+(?![\w.])", line):
             value = int(number.group())
             other = rng.choice((value + 1, max(0, value - 1), value * 2 + 1))
@@ -253,7 +256,7 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
         if line.strip().startswith("return ") and index and not has_while:
             before = func.body[index - 1]
             deeper = len(before) - len(before.lstrip())
-            if deeper > indent and indent == 4:
+            if deeper > indent:
                 found.append(Bug(index, line, " " * (indent + 4) + line.strip()))
     rng.shuffle(found)
     return [

@@ -8,31 +8,31 @@ from typing import Any
 
 from k3agent.backend.training.episodes.bugs import Broken
 from k3agent.backend.training.episodes.candidates import EVIDENT, Candidate, candidates_for
-from k3agent.backend.training.episodes.classes import ClassSample
 from k3agent.backend.training.episodes.editing import changed_part, edit_text, failed
-from k3agent.backend.training.episodes.layered import LayeredSample
 from k3agent.backend.training.episodes.mutate import ENDLESS, outcome
 from k3agent.backend.training.episodes.policy import View, quoted
 from k3agent.backend.training.episodes.session import Report, Session
 from k3agent.backend.training.episodes.testruns import PYTEST, QUIET, STOP, Failure, Run, parse_run
 from k3agent.backend.training.episodes.tracing import own_places
 
-SEARCHED = 0.7
-"""Of the repairs where a search can find the bug, those that are played as one."""
-GIVEN_UP = 0.3
-"""Of the repairs where it cannot, those where it is tried and ends with an honest report."""
-POSITIONS = (0.3, 0.2, 0.18, 0.15, 0.1, 0.07)
-"""How often the right change comes first, second, ...: what is learned is a guess and to go on. Where there
-is no room for more it comes sooner, so that it is first in about half of all searches.
+SEARCHED = 0.95
+"""Of the repairs whose cause is not evident, those that are played as a search."""
+GIVEN_UP = 0.05
+"""Of the searches that may, those that end with an honest report."""
+POSITIONS = (0.36, 0.2, 0.15, 0.12, 0.1, 0.07)
+"""How often the right change comes first, second, ...: wrong attempts are not learned, so each step learns
+what is likely after what was tried. Where there is no room for more the right one comes sooner.
 """
 MOST_WRONG = 5
+LEAST = 12
+"""Changes that there must be to try for a search that finds nothing."""
 STRAY = 0.12
 """Of the steps after a wrong attempt, those with a call that is refused first (it is not learned)."""
 FITTING = 4050
 """Tokens of an episode that is trained as a whole, about."""
 TOKENS = (890, 0.57, 51)
 """About how many tokens stand for the constant beginning, a character and a message (measured)."""
-AN_ATTEMPT = 580
+AN_ATTEMPT = 440
 """Tokens of an attempt and its test run."""
 AN_END = 330
 """Tokens of an edit back, a last check and the report."""
@@ -82,7 +82,7 @@ class Search:
             candidate = wrong or self.right
             if candidate is None:
                 raise self._nothing_left(failure, lead)
-            self._try(candidate, lead)
+            self._try(candidate, lead, learn=candidate is self.right)
             run = self._test(QUIET, self.session.rng.choice(AGAIN), target, python)
             if not run.ok and candidate is self.right:
                 run = self._test(PYTEST + STOP, "See what fails now.", target, python)
@@ -130,30 +130,35 @@ class Search:
             line = item.line
         return " ".join(parts)
 
-    def _try(self, candidate: Candidate, lead: str) -> None:
-        """Edit to a candidate; a wrong line of before is put back by the same edit or by one of its own."""
+    def _try(self, candidate: Candidate, lead: str, *, learn: bool) -> None:
+        """Edit to a candidate; a wrong line of before is put back by the same edit or by one of its own.
+        Wrong ones are not learned: a guess must be the likeliest.
+        """
         session, path = self.session, self.view.path
         before, after = changed_part(candidate.old, candidate.new)
         what = f"{after} for {before}" if before and after else (after or f"without {before}")
         if not self.tried:
             think = f"{lead} Line {candidate.line} has {candidate.old}. Try {what}: {candidate.new}"
-            edit_text(session, path, candidate.old, candidate.new, think, line=candidate.line)
+            if learn:
+                edit_text(session, path, candidate.old, candidate.new, think, line=candidate.line)
+            else:
+                self._edit(candidate.old, candidate.new, candidate.line, think, learn=False)
             return
         last = self.tried[-1]
         if session.slips and session.rng.random() < STRAY:
             lead = self._stray(last, lead)
         if candidate.line == last.line:
-            think = f"{lead} Line {candidate.line} is left: try {what}: {candidate.new}"
-            if session.rng.random() < 0.7:
-                think = f"{lead} Try {what}: {candidate.new}"
-            self._edit(last.new, candidate.new, candidate.line, think)
+            think = f"{lead} Try {what}: {candidate.new}"
+            self._edit(last.new, candidate.new, candidate.line, think, learn=learn)
             return
         self._edit(last.new, last.old, last.line, f"{lead} Put line {last.line} back.")
         think = f"Line {candidate.line} has {candidate.old}. Try {what}: {candidate.new}"
-        self._edit(candidate.old, candidate.new, candidate.line, think)
+        self._edit(candidate.old, candidate.new, candidate.line, think, learn=learn)
 
-    def _edit(self, old: str, new: str, line: int, think: str) -> None:
-        result = self.session.call("edit", think, path=self.view.path, old=old, new=new, line=line)
+    def _edit(self, old: str, new: str, line: int, think: str, *, learn: bool = True) -> None:
+        result = self.session.call(
+            "edit", think, learn=learn, path=self.view.path, old=old, new=new, line=line
+        )
         if result.is_error:
             raise failed(self.view.path, result)
 
@@ -229,11 +234,8 @@ def _is_sensible(broken: Broken, candidate: Candidate, rng: random.Random) -> bo
 
 def _results(broken: Broken, text: str) -> list[str]:
     """What the cases of the tests give with a text of the file."""
-    sample = broken.sample
-    if isinstance(sample, LayeredSample):
-        return sample.layered.results({sample.path: text})
-    if isinstance(sample, ClassSample):
-        return sample.results(text)
+    if broken.sample is not None:
+        return broken.sample.results(text)
     scope: dict[str, Any] = {}
     rows, name = text.split("\n"), broken.func.name
     start = next(index for index, row in enumerate(rows) if row.startswith(f"def {name}("))
@@ -248,20 +250,18 @@ def _results(broken: Broken, text: str) -> list[str]:
 
 
 def draw_search(session: Session, view: View, broken: Broken, *, may_stop: bool = False) -> Search | None:
-    """A search for a bug in view, in a share of the repairs where the machine lets one try. `may_stop`: also
-    one that finds nothing.
-    """
+    """A search for a bug in view, where the machine lets one try. `may_stop`: also one that finds nothing."""
     machine, bug = session.box.machine, broken.bug
     if machine.edits_denied or machine.shell_denied or not machine.has_pytest or bug.is_syntax:
         return None
-    chance = session.rng.random()
-    if chance >= SEARCHED:
-        return None
     old, new = broken.wrong.strip(), broken.right.strip()
-    pool = candidates_for(view.lines, broken.line)
-    right = next((item for item in pool if (item.line, item.old, item.new) == (broken.line, old, new)), None)
-    if right is None and not (may_stop and len(pool) >= 3 and old != new and chance < GIVEN_UP):
+    if old == new or session.rng.random() >= SEARCHED:
         return None
+    pool = candidates_for(view.lines, broken.line)
+    right = Candidate(broken.line, old, new, 1.0)
+    pool = [item for item in pool if (item.line, item.new) != (right.line, right.new)]
+    if may_stop and len(pool) >= LEAST and session.rng.random() < GIVEN_UP:
+        return Search(session, view, broken, pool, None)
     return Search(session, view, broken, pool, right)
 
 

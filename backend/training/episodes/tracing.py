@@ -60,7 +60,7 @@ def view_function(session: Session, failure: Failure) -> tuple[str, View]:
         hit = None
     if hit is not None:
         think = f"{hit.path} line {hit.line}: {what}. Read around it."
-        return name, around(session, hit.path, hit.line, think)
+        return name, around(session, hit.path, hit.line, think, inside=True)
     if not name:
         raise Report(
             "I cannot tell what it tests.",
@@ -80,7 +80,7 @@ def _found_by_base(session: Session, hit: Hit, what: str) -> View:
             "I do not find the file.",
             f"The tests fail ({what}), but I do not find `{base}`. Nothing was changed.",
         )
-    return around(session, rows[0], hit.line, "Read around the line.")
+    return around(session, rows[0], hit.line, "Read around the line.", inside=True)
 
 
 def called_in(view: View, name: str) -> list[str]:
@@ -111,7 +111,7 @@ def follow(
             continue
         seen.add(outer)
         think = f"{name} looks right; what it got is wrong. {outer} calls it at {path}:{line}. Read there."
-        view = around(session, path, line, think)
+        view = around(session, path, line, think, inside=True)
         if is_there(view):
             return outer, view
         found = _into(session, outer, view, is_there, seen)

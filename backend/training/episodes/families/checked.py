@@ -19,12 +19,12 @@ from k3agent.backend.training.episodes.families.repair import (
     wrong_turn,
 )
 from k3agent.backend.training.episodes.families.running import output_of
-from k3agent.backend.training.episodes.layered import draw_layered
 from k3agent.backend.training.episodes.policy import one_definition
 from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
 from k3agent.backend.training.episodes.searching import draw_search, is_evident
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Session, TooLong, played
 from k3agent.backend.training.episodes.testruns import Failure, parse_run
+from k3agent.backend.training.episodes.unitbugs import draw_any
 from k3agent.backend.training.episodes.wording import say
 
 FIRST = (
@@ -210,7 +210,7 @@ class Checked:
 
 def draw_checked(ctx: Setting) -> Checked | None:
     """A bug in new files, a first task elsewhere and the check that shows the bug."""
-    broken = draw_layered(ctx) if ctx.rng.random() < 0.5 else draw_broken(ctx)
+    broken = draw_any(ctx)
     if broken is None or broken.bug.is_syntax or set(broken.files) & set(ctx.facts.files):
         return None
     first = first_task(ctx, broken.files)

@@ -10,6 +10,7 @@ from k3agent.backend.training.episodes.policy import View, one_definition, sever
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.searching import Tried, draw_search, is_evident
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
+from k3agent.backend.training.episodes.symptoms import symptom
 from k3agent.backend.training.episodes.testnames import beginning, failing_names, note_full_name
 from k3agent.backend.training.episodes.testruns import (
     PYTEST,
@@ -23,6 +24,7 @@ from k3agent.backend.training.episodes.testruns import (
 )
 from k3agent.backend.training.episodes.toolbox import Result
 from k3agent.backend.training.episodes.tracing import Seen, follow, view_function
+from k3agent.backend.training.episodes.unitbugs import NATURAL, draw_any, draw_unit_bug
 
 LONGEST = 2200
 """Layered code and its tests in one repair: with two test runs around it, more would not fit."""
@@ -160,8 +162,9 @@ def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: 
 
 
 def reason(failure: Failure) -> str:
-    """What failed, in a few words."""
-    return f"{failure.error}." if failure.error and len(failure.error) < 100 else "It fails."
+    """What failed, and what that says, in a few words."""
+    said = f"{failure.error}." if failure.error and len(failure.error) < 100 else "It fails."
+    return f"{said} {symptom(failure.error)}".rstrip()
 
 
 def locate(session: Session, failure: Failure, left: list[Broken]) -> tuple[str, View, Broken | None]:
@@ -255,15 +258,17 @@ def _merge(all_broken: list[Broken]) -> dict[str, str]:
 
 def draw_bugs(ctx: Setting) -> list[Broken] | None:
     """One bug, now and then two or three, in one file or in different ones."""
-    if ctx.rng.random() < 0.12 and (several_bugs := draw_several(ctx)):
+    if ctx.rng.random() < 0.08 and (several_bugs := draw_several(ctx)):
         return several_bugs
-    if ctx.rng.random() < 0.45 and (deep := draw_layered(ctx)) and len(deep.bad + deep.tests) < LONGEST:
+    if ctx.rng.random() < NATURAL and (slip := draw_unit_bug(ctx)):
+        return [slip]
+    if ctx.rng.random() < 0.4 and (deep := draw_layered(ctx)) and len(deep.bad + deep.tests) < LONGEST:
         return [deep]
     first = draw_broken_class(ctx) if ctx.rng.random() < 0.22 else draw_broken(ctx)
     if first is None:
         return None
     found = [first]
-    if ctx.rng.random() < 0.12 and not first.bug.is_syntax:
+    if ctx.rng.random() < 0.08 and not first.bug.is_syntax:
         second = draw_broken(ctx)
         if (
             second
@@ -314,7 +319,7 @@ def fix_tests(ctx: Setting) -> Plan | None:
 @goal("fix_test_named", "fix", 1.5)
 def fix_test_named(ctx: Setting) -> Plan | None:
     """Make one named test pass."""
-    broken = draw_layered(ctx) if ctx.rng.random() < 0.4 else draw_broken(ctx)
+    broken = draw_any(ctx)
     if broken is None:
         return None
     names = [broken.failing] if broken.failing else failing_names(broken)

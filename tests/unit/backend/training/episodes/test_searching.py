@@ -57,11 +57,12 @@ def played(player: Player, broken: Broken, rng: random.Random, *, may_stop: bool
 
 
 def attempts(session: Session) -> list[tuple[int, str]]:
-    """The lines and the texts that were tried; edits back and strays are left out."""
+    """The lines and the texts that were tried; edits back and what was refused are left out."""
     found = []
     for index, message in enumerate(session.messages):
         calls = message.get("tool_calls", [])
-        if calls and calls[0]["function"]["name"] == "edit" and index not in session.unlearned:
+        refused = calls and session.messages[index + 1]["content"].startswith("Error: ")
+        if calls and calls[0]["function"]["name"] == "edit" and not refused:
             args = json.loads(calls[0]["function"]["arguments"])
             if " back." not in message["reasoning_content"]:
                 found.append((args["line"], args["new"]))

@@ -1,0 +1,189 @@
+"""Slips that people make in a line of code: bounds, arguments, attributes, keys, calls, names, conditions."""
+
+import random
+import re
+from dataclasses import dataclass
+
+_PART = r"[\w.]+(?:\[[^\[\]]+\])?"
+RULES: tuple[tuple[str, str], ...] = (
+    (rf"range\(({_PART}), ({_PART})\)", r"range(\1, \2 + 1)"),
+    (rf"range\(({_PART}), ({_PART})\)", r"range(\1 + 1, \2)"),
+    (rf"range\(({_PART}), ({_PART}) \+ 1\)", r"range(\1, \2)"),
+    (rf"range\(({_PART}), ({_PART}) - 1\)", r"range(\1, \2)"),
+    (r"range\(1, ", "range("),
+    (r"range\(2, ", "range("),
+    (r"\[(\w+):(\w+)\]", r"[\1:\2 + 1]"),
+    (r"\[(\w+):(\w+)\]", r"[\1 + 1:\2]"),
+    (r"\[(\w+):(\w+ \+ \w+)\]", r"[\1:\2 - 1]"),
+    (r"\[(\w+):(\w+) \+ (\w+)\]", r"[\1:\3]"),
+    (r"\[(\w+):(\w+)\]", r"[:\2]"),
+    (r"\[:(\w+)\]", r"[:\1 - 1]"),
+    (r"\[:(\w+)\]", r"[:\1 + 1]"),
+    (r"\[:(\w+)\]", r"[\1:]"),
+    (r"\[(\w+):\]", r"[\1 + 1:]"),
+    (r"\[(\w+):\]", r"[:\1]"),
+    (r"\[(\w+) \+ 1:\]", r"[\1:]"),
+    (r"\[(\w+) \+ 1\]", r"[\1]"),
+    (r"\[(\w+) - 1\]", r"[\1]"),
+    (r"(?<=\w)\[([a-z]\w*)\]", r"[\1 + 1]"),
+    (r"(?<=\w)\[([a-z]\w*)\]", r"[\1 - 1]"),
+    (r"(?<=\w)\[1\]", "[0]"),
+    (r"(?<=\w)\[0\]", "[1]"),
+    (r"(?<=\w)\[-1\]", "[0]"),
+    (rf"\(({_PART}), ({_PART})\)", r"(\2, \1)"),
+    (rf"\(({_PART}), ({_PART}), ({_PART})\)", r"(\2, \1, \3)"),
+    (rf"({_PART}) - ({_PART})", r"\2 - \1"),
+    (rf"({_PART}) // ({_PART})", r"\2 // \1"),
+    (rf"({_PART}) / ({_PART})", r"\2 / \1"),
+    (rf"\(({_PART}) ([+-]) ({_PART})\) ([*/%]|//) ", r"\1 \2 \3 \4 "),
+    (r"\bif (?!not\b)(\w[\w.]*):", r"if not \1:"),
+    (r"\bif (?!not\b)(\w[\w.]*) ", r"if not \1 "),
+    (r"\bif not ", "if "),
+    (r"\breturn not ", "return "),
+    (r" and not ", " and "),
+    (r"\bnot in\b", "in"),
+    (r"\belif ", "if "),
+    (r"(?<=\w) == (?=\w)", " >= "),
+    (r" is None", " is not None"),
+    (r" is not None", " is None"),
+    (r"\.(\w+)\(\)", r".\1"),
+    (r"\.append\((.+)\)$", r".append([\1])"),
+    (r"\.append\(", ".extend("),
+    (r"\.extend\(", ".append("),
+    (r"\.append\((\w+)\)$", r".insert(0, \1)"),
+    (r"\.pop\(0\)", ".pop()"),
+    (r"\.pop\(\)", ".pop(0)"),
+    (r"\.get\(([^,()]+), 0\)", r".get(\1, 1)"),
+    (r"\.get\(([^,()]+), [^()]+\)", r".get(\1)"),
+    (r"\.items\(\)", ".values()"),
+    (r"\.values\(\)", ".items()"),
+    (r"\.add\(", ".discard("),
+    (r"\.discard\(", ".add("),
+    (r"\.remove\(", ".append("),
+    (r"\.find\(", ".rfind("),
+    (r"\.lstrip\(", ".rstrip("),
+    (r"\.rstrip\(", ".lstrip("),
+    (r"\.islower\(", ".isupper("),
+    (r"\.isalpha\(", ".isdigit("),
+    (r"\.isalnum\(", ".isalpha("),
+    (r"\.keys\(\)", ".values()"),
+    (r"\.update\(", ".get("),
+    (r"\.partition\(", ".rpartition("),
+    (r"\.rpartition\(", ".partition("),
+    (r"\.ljust\(", ".rjust("),
+    (r"\.setdefault\(", ".get("),
+    (r"\.join\(", ".split("),
+    (r"'[^'\s]+'\.join\(", "''.join("),
+    (r"' '\.join\(", "''.join("),
+    (r"\byield ", "return "),
+    (r"\babs\((.+?)\)", r"(\1)"),
+    (r"\bround\(([^()]+), \d\)", r"round(\1)"),
+    (r"\bint\((\w+)\)", r"\1"),
+    (r"\bstr\((\w+)\)", r"\1"),
+    (r"\blist\((\w+)\)", r"\1"),
+    (r"\blen\((\w[\w.]*)\)", r"\1"),
+    (r"\bsorted\((\w+)\)", r"\1"),
+    (r"\bset\((\w+)\)", r"list(\1)"),
+    (r", reverse=True", ""),
+    (r"reverse=True", "reverse=False"),
+    (r", start\)", ")"),
+    (r"= \[\]$", "= {}"),
+    (r"= \{\}$", "= []"),
+    (r"= ''$", "= ' '"),
+    (r"= 0$", "= 1"),
+    (r"= 1$", "= 0"),
+    (r"= -1$", "= 1"),
+    (r"= None$", "= 0"),
+    (r"\breturn \[\]", "return None"),
+    (r"\breturn True\b", "return False"),
+    (r"\breturn False\b", "return True"),
+    (r"\breturn -1\b", "return 1"),
+    (r"\breturn None\b", "return 0"),
+    (r"\bbreak\b", "continue"),
+    (r"\bcontinue\b", "break"),
+    (r"\braise ", "return "),
+    (r"\breturn ", ""),
+    (r" \+ 1\b", ""),
+    (r" - 1\b", ""),
+    (r" // ", " / "),
+    (r" % ", " // "),
+    (r" \*\* ", " * "),
+    (r"(?<= )min\(", "max("),
+    (r"(?<= )max\(", "min("),
+    (r"\bself\.(\w+)(?= [+-]?= )", r"\1"),
+    (r"\{(\w+)\}", "{{\\1}}"),
+)
+"""Pattern and what people write instead."""
+_NAME = re.compile(r"(?<![\w'\"])[a-z_]\w{3,}\b(?!['\"]| = )")
+_KEEP = frozenset(
+    (
+        "self",
+        "return",
+        "else",
+        "elif",
+        "while",
+        "break",
+        "continue",
+        "class",
+        "from",
+        "import",
+        "None",
+        "True",
+        "False",
+        "lambda",
+        "yield",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stands around a line: attributes of self, quoted words."""
+
+    attributes: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(lines: list[str]) -> "Around":
+        """What some lines use."""
+        text = "\n".join(lines)
+        attributes = sorted(set(re.findall(r"\bself\.(\w+)\b(?!\()", text)))
+        keys = sorted(set(re.findall(r"['\"]([a-z_]{2,14})['\"]", text)))
+        return Around(tuple(attributes), tuple(keys))
+
+
+def typo(word: str, rng: random.Random) -> str:
+    """A word written wrongly."""
+    at = rng.randrange(1, len(word) - 1)
+    return rng.choice(
+        (
+            word[:at] + word[at + 1 :],
+            word[:at] + word[at + 1] + word[at] + word[at + 2 :],
+            word[:at] + word[at] + word[at:],
+            word[:-1] if word.endswith("s") else f"{word}s",
+        )
+    )
+
+
+def slips(line: str, rng: random.Random, around: Around) -> list[str]:
+    """What could stand there instead of a line: each rule once, at one of its places."""
+    found: list[str] = []
+    for pattern, new in RULES:
+        matches = list(re.finditer(pattern, line))
+        if matches:
+            match = rng.choice(matches)
+            found.append(line[: match.start()] + match.expand(new) + line[match.end() :])
+    for pattern, options in (
+        (r"\bself\.(\w+)\b(?!\()", around.attributes),
+        (r"['\"](\w+)['\"]", around.keys),
+    ):
+        matches = [match for match in re.finditer(pattern, line) if match[1] in options]
+        others = [item for item in options if matches and item != matches[0][1]]
+        if others:
+            match = matches[0]
+            found.append(line[: match.start(1)] + rng.choice(others) + line[match.end(1) :])
+    names = [match for match in _NAME.finditer(line) if match.group() not in _KEEP]
+    if names and rng.random() < 0.5:
+        match = rng.choice(names)
+        found.append(line[: match.start()] + typo(match.group(), rng) + line[match.end() :])
+    return [item for item in found if item != line]
