@@ -75,8 +75,11 @@ MODULES = (
 )
 SECOND_MODULES = (
     "gittasks",
+    "gitmore",
     "settingsfiles",
     "versions",
+    "requirements",
+    "nested",
     "sections",
     "otherlanguages",
     "web",

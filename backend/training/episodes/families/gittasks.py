@@ -184,12 +184,16 @@ def git_commit(ctx: Setting) -> Plan | None:
     return git_plan(ctx, "git_commit", {"message": message}, play, check, scene, clean=clean)
 
 
-def commit_all(session: Session, message: str, task: str) -> tuple[str, str]:
-    """Look what is changed, commit it all, report."""
-    found = status(session, f"{task} What is changed?")
+def commit_all(
+    session: Session, message: str, task: str, *, found: dict[str, str] | None = None
+) -> tuple[str, str]:
+    """Look what is changed where that is not known, commit it all, report."""
+    known = found is not None
+    found = found if found is not None else status(session, f"{task} What is changed?")
     if not found:
         raise Report("Nothing is changed.", "There is nothing to commit: the working tree is clean.")
     think = f"Changed: {several(sorted(found), 4)}. Add and commit."
+    think = f"The message: {message}. Add and commit." if known else think
     branch, short = _commit(session, think, f"git add -A && git commit -m {quote(message)}")
     names = quoted(sorted(found), 8)
     return "It is committed.", f"Committed {names} on `{branch}` as `{short}`: {message}"
@@ -368,7 +372,7 @@ def git_changed(ctx: Setting) -> Plan | None:
     return git_plan(ctx, "git_status", {}, play, check, scene, clean=clean)
 
 
-def _diff_lines(rows: list[str]) -> list[str]:
+def diff_lines(rows: list[str]) -> list[str]:
     """The lines of a diff that were taken out or put in."""
     return [row for row in rows if row[:1] in "+-" and row[:3] not in ("+++", "---")]
 
@@ -390,7 +394,7 @@ def git_diff(ctx: Setting) -> Plan | None:
         real = _one_of(found, shown)
         if found[real] == "??":
             return f"{real} is new.", f"`{real}` is new: git does not track it yet, so there is no diff."
-        rows = _diff_lines(ask_git(session, f"{real} is modified. Show its diff.", f"git diff -- {real}"))
+        rows = diff_lines(ask_git(session, f"{real} is modified. Show its diff.", f"git diff -- {real}"))
         more = f"\nand {len(rows) - MAX_SHOWN} more lines." if len(rows) > MAX_SHOWN else ""
         text = "\n".join(rows[:MAX_SHOWN])
         return "Show the lines.", f"Changed in `{real}` since the last commit:\n```diff\n{text}\n```{more}"

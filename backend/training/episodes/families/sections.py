@@ -312,3 +312,53 @@ def remove_section(ctx: Setting) -> Plan | None:
         return checks.unchanged(outcome, page.path)
 
     return _plan("remove_section", {"section": title, "path": page.path}, play, check, page)
+
+
+@goal("add_checkbox", "data", 1.4, level=1)
+def add_checkbox(ctx: Setting) -> Plan | None:
+    """Add an open checkbox to the list of those in a document."""
+    rng, words = ctx.rng, ctx.words
+    path = (
+        f"{rng.choice(('', '', 'docs/'))}{rng.choice(('TODO', 'PLAN', 'tasks', words.noun(), 'RELEASE'))}.md"
+    )
+    items = [words.phrase() for _ in range(rng.randint(1, 5))]
+    item = words.phrase()
+    mark = rng.choice("--*")
+    rows = [f"{mark} [{rng.choice('  x')}] {text}" for text in items]
+    tail = ["", f"## {words.title()}", "", f"{words.phrase().capitalize()}."] if rng.random() < 0.4 else []
+    text = "\n".join([f"# {words.title()}", "", *rows, *tail]) + "\n"
+    if path in ctx.facts.files or item in text:
+        return None
+    last = 1 + len(rows)
+
+    def play(session: Session) -> tuple[str, str]:
+        view = open_file(session, path, f"Add the open checkbox {item} to {path}. Read it.")
+        boxes = [(n, row) for n, row in view.lines if re.match(r"\s*[-*] \[[ xX]\] ", row)]
+        if not boxes:
+            raise Report("No checkboxes.", f"`{view.path}` has no checkboxes. Nothing was changed.")
+        number, row = boxes[-1]
+        fresh = f"{row.strip()[0]} [ ] {item}"
+        think = f"The last checkbox is line {number}: {row.strip()} Add {fresh} after it."
+        change_line(session, view.path, number, row.strip(), f"{row.strip()}\n{fresh}", think)
+        return "The diff shows it.", f"Added `{fresh}` to `{view.path}`."
+
+    def check(outcome: Outcome) -> str | None:
+        after = outcome.after.get(path, "")
+        have = [row.strip() for row in after.splitlines() if row.strip()]
+        wanted = [
+            row.strip() for row in checks.insert_line(text, last + 1, f"{mark} [ ] {item}").splitlines()
+        ]
+        if have != [row for row in wanted if row]:
+            return f"{path} is not as asked"
+        return checks.unchanged(outcome, path)
+
+    fresh = {path: text}
+    return Plan(
+        "add_checkbox",
+        "data",
+        {"text": item, "path": path},
+        play,
+        check,
+        ("file", path),
+        prepare=lambda files: files.update(fresh),
+    )

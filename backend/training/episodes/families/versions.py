@@ -87,7 +87,7 @@ def bump_version(ctx: Setting) -> Plan | None:
     )
 
 
-def _requirement(ctx: Setting, package: str, version: str) -> tuple[str, str]:
+def requirement(ctx: Setting, package: str, version: str) -> tuple[str, str]:
     """A file that requires a package in a version, and its text."""
     rng, words = ctx.rng, ctx.words
     others = [ctx.unused(words.noun) for _ in range(rng.choice((1, 2, 3)))]
@@ -119,7 +119,7 @@ def set_dep(ctx: Setting) -> Plan | None:
     rng = ctx.rng
     package = ctx.unused(lambda: rng.choice((ctx.words.noun(), f"{ctx.words.noun()}-{ctx.words.noun()}")))
     old, new = draw_version(ctx), draw_version(ctx)
-    path, text = _requirement(ctx, package, old)
+    path, text = requirement(ctx, package, old)
     if any(other.endswith(path) for other in ctx.facts.files) or old == new or text.count(old) != 1:
         return None
 

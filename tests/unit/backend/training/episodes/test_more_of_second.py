@@ -1,0 +1,146 @@
+"""Later goals of the second edition: what their oracles derive, read and leave, on real files."""
+
+import random
+
+import pytest
+
+from k3agent.backend.training.episodes import goals as _goals  # noqa: F401 - registers all goals
+from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.families.gitmore import NAMED, subject_for
+from k3agent.backend.training.episodes.families.nested import draw_deep, places_of
+from k3agent.backend.training.episodes.families.requirements import VERSION, entry_like
+from k3agent.backend.training.episodes.gitrepo import git
+from k3agent.backend.training.episodes.player import Player
+from k3agent.backend.training.episodes.policy import View
+from k3agent.backend.training.episodes.project import draw_project
+from k3agent.backend.training.episodes.registry import GOALS, Setting
+from k3agent.backend.training.episodes.session import Outcome, Session, played
+from k3agent.backend.training.episodes.wording import say
+from k3agent.backend.training.episodes.words import Words
+
+NEW = """
+    git_commit_own git_log_n git_last_commit git_diff_all git_stash git_discard_all git_unstash
+    set_version add_requirement remove_requirement add_checkbox set_deep
+""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize(
+    ("found", "added", "subject"),
+    [
+        ({"src/a.py": " M"}, "", "Update a.py"),
+        ({"a.py": " M"}, "LIMIT", "Add LIMIT to a.py"),
+        ({"a.py": "??"}, "", "Add a.py"),
+        ({"a.py": " M", "b.md": " M"}, "", "Update a.py and b.md"),
+        ({"a.py": " M", "n.txt": "??"}, "", "Add n.txt and update a.py"),
+        ({f"{n}.py": " M" for n in range(5)}, "", "Update 5 files"),
+    ],
+)
+def test_a_subject_says_what_changed(found: dict[str, str], added: str, subject: str) -> None:
+    assert subject_for(found, added) == subject
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ("+LIMIT = 3", "LIMIT"),
+        ("+def load(path):", "load"),
+        ("+class Box:", "Box"),
+        ("+print('x')", None),
+        ("+# a b", None),
+    ],
+)
+def test_an_added_line_may_have_a_name(row: str, name: str | None) -> None:
+    match = NAMED.match(row)
+    assert (match and (match[1] or match[2])) == name
+
+
+@pytest.mark.parametrize(
+    ("path", "other", "spec", "entry"),
+    [
+        ("pyproject.toml", '"a>=1.2.3",', "rich 13.7.0", '"rich>=13.7.0"'),
+        ("pyproject.toml", '"a>=1.2.3",', "rich==13.7.0", '"rich==13.7.0"'),
+        ("pyproject.toml", '"a>=1.2.3",', "rich", '"rich"'),
+        ("package.json", '"a": "~1.2.3"', "left-pad@1.3.0", '"left-pad": "~1.3.0"'),
+        ("package.json", '"a": "1.2.3"', "left-pad 1.3.0", '"left-pad": "1.3.0"'),
+        ("package.json", '"a": "^1.2.3"', "left-pad", '"left-pad": "*"'),
+        ("Cargo.toml", 'a = "1.2.3"', "serde 1.0.2", 'serde = "1.0.2"'),
+    ],
+)
+def test_a_dependency_is_written_like_the_others(path: str, other: str, spec: str, entry: str) -> None:
+    assert entry_like(path, other, spec) == entry
+
+
+@pytest.mark.parametrize("row", ['version = "1.2.3-rc.1",', '  "version": "2024.10.1",', "version: 1.2.3.4"])
+def test_whole_versions_are_found(row: str) -> None:
+    match = VERSION.match(row)
+    assert match is not None and match[1] in ("1.2.3-rc.1", "2024.10.1", "1.2.3.4")
+
+
+def test_deep_keys_are_found_by_their_whole_names() -> None:
+    rng = random.Random(3)
+    for _ in range(60):
+        words = Words(rng)
+        drawn = draw_deep(Setting(Facts({}), rng, words))
+        if drawn is None:
+            continue
+        rows = list(enumerate(drawn.text.splitlines(), 1))
+        found = places_of(View(drawn.path, rows, len(rows)))
+        assert {names: line for names, (line, _) in found.items()} == drawn.places
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_the_oracle_solves_it_and_doing_nothing_does_not(name: str) -> None:
+    rng = random.Random(f"new/{name}")
+    player = Player(11, 0, strict=True)
+    workspace = player.box.workspace
+    solved = count = 0
+    try:
+        for _ in range(40):
+            words = Words(rng)
+            project = draw_project(rng, words)
+            plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
+            if plan is None or (plan.family == "git" and plan.setup is None):
+                continue
+            files = dict(project.files)
+            if plan.prepare is not None:
+                plan.prepare(files)
+            workspace.reset(files)
+            if plan.setup is not None:
+                plan.setup(workspace.root)
+            before = workspace.snapshot()
+            player.box.new_session()
+            session = Session(player.box, rng, max_chars=10**6)
+            session.user(say(plan.goal, plan.slots, rng, "train"))
+            assert plan.check(Outcome(before, before, "Done.", workspace.root)) is not None
+            answer = played(plan, session)[1]
+            solved += plan.check(Outcome(before, workspace.snapshot(), answer, workspace.root)) is None
+            count += 1
+            if count == 8:
+                break
+    finally:
+        player.close()
+    assert count >= 4 and solved >= count - 1
+
+
+def test_what_shall_go_is_put_aside_and_can_come_back() -> None:
+    rng = random.Random(6)
+    player = Player(12, 0, strict=True)
+    workspace = player.box.workspace
+    try:
+        words = Words(rng)
+        project = draw_project(rng, words)
+        plan = None
+        while plan is None or plan.setup is None:
+            plan = GOALS["git_discard_all"].make(Setting(Facts(dict(project.files)), rng, words, project))
+        files = dict(project.files)
+        assert plan.prepare is not None
+        plan.prepare(files)
+        workspace.reset(files)
+        plan.setup(workspace.root)
+        player.box.new_session()
+        played(plan, Session(player.box, rng, max_chars=10**6))
+        assert not git(workspace.root, "status", "--short")
+        git(workspace.root, "stash", "pop")
+        assert workspace.snapshot() == files
+    finally:
+        player.close()
