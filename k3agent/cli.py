@@ -145,11 +145,12 @@ def command_of(name: str) -> Callable[[list[str]], int]:
 
 def terminal_ui(arguments: list[str]) -> int:
     """`k3agent [PROMPT]` and `k3agent resume [ID]`."""
-    from k3agent.headless.arguments import Parser, nearest_of
+    from k3agent.errors import did_you_mean
+    from k3agent.headless.arguments import Parser
     from k3agent.tui.start import DESCRIPTION, launch
 
     first = arguments[0] if arguments else ""
-    if first != "resume" and first.isalpha() and (hint := nearest_of(first, COMMANDS)):
+    if first != "resume" and first.isalpha() and (hint := did_you_mean(first, COMMANDS)):
         print(f"k3agent: unknown command {first!r}.{hint} See k3agent --help.", file=sys.stderr)
         return USAGE_ERROR
     parser = Parser("", DESCRIPTION)

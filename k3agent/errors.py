@@ -1,4 +1,4 @@
-"""The exception tree of the app.
+"""The exception tree of the app, and the hints that messages end with.
 
     K3AgentError
     ├── ConfigError          a setting, flag or file is wrong                 exit 52 (2 for flags)
@@ -13,6 +13,7 @@ A message names what failed, with which value, and what to do. The backend has i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 
@@ -98,3 +99,21 @@ class BlockedError(K3AgentError):
 
 class SandboxError(K3AgentError):
     """A sandbox was required and none works here."""
+
+
+# --- hints in messages
+
+_LEAST_LIKE = 0.55
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """None when no known word is near."""
+    from difflib import get_close_matches  # lazy: only for errors
+
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=_LEAST_LIKE)), None)
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """` Did you mean X?`, or `otherwise` when no known word is near."""
+    found = nearest(word, known)
+    return otherwise if found is None else f" Did you mean {found}?"

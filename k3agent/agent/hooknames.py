@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from pathlib import Path
 
+from k3agent.errors import nearest
 from k3agent.types import JsonObject
 
 TOOLS = {
@@ -64,11 +65,9 @@ def is_tool_name(name: str) -> bool:
 
 def meant_tool(name: str) -> str:
     """` Did you mean X?` for a name that is no tool's, or nothing."""
-    from difflib import get_close_matches  # lazy: only for errors
-
     known = {tool: tool for tool in RULE_TOOLS} | {theirs.lower(): ours for theirs, ours in OURS.items()}
-    found = get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    return f" Did you mean {known[found[0]]}?" if found else ""
+    found = nearest(name.lower(), known)
+    return f" Did you mean {known[found]}?" if found else ""
 
 
 def input_of(tool: str, arguments: JsonObject, writes: tuple[Path, ...], cwd: Path) -> JsonObject:

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from k3agent.headless.arguments import Parser, nearest_of, parser_of
+from k3agent.errors import did_you_mean
+from k3agent.headless.arguments import Parser, parser_of
 
 
 class ActionParser(Parser):
@@ -40,7 +41,7 @@ def find_action(
             parser.parse(argv[:1])
         parser.error(f"name one of: {', '.join(actions)}.")
     if argv[0] not in actions:
-        parser.error(f"unknown action {argv[0]!r}.{nearest_of(argv[0], actions)}")
+        parser.error(f"unknown action {argv[0]!r}.{did_you_mean(argv[0], actions)}")
     return actions[argv[0]], argv[1:]
 
 

@@ -19,8 +19,8 @@ from k3agent.config.paths import (
 from k3agent.config.places import trust_folder
 from k3agent.config.settings import PROVIDER_SPECS, SPECS, Settings, load_settings, parse_text
 from k3agent.config.trust import covered, fingerprint, set_trust
-from k3agent.errors import ConfigError
-from k3agent.headless.arguments import Parser, nearest_of
+from k3agent.errors import ConfigError, did_you_mean
+from k3agent.headless.arguments import Parser
 from k3agent.safety.visible import clean
 
 
@@ -83,7 +83,7 @@ def _config_get(argv: Sequence[str]) -> int:
     else:
         groups = dict.fromkeys(key.partition(".")[0] for key in SPECS if "." in key)
         raise ConfigError(
-            f"unknown key {args.key!r}.{nearest_of(args.key, [*SPECS, *groups])} See `k3agent config list`."
+            f"unknown key {args.key!r}.{did_you_mean(args.key, [*SPECS, *groups])} See `k3agent config list`."
         )
     if value is not None:
         print(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
@@ -109,7 +109,7 @@ def _config_set(argv: Sequence[str]) -> int:
     known = [*PROVIDERS, BUNDLED_NAME, *load_settings().providers]
     if args.key == "provider" and args.value not in known:
         print(
-            f"no provider {args.value!r} is known.{nearest_of(args.value, known)} Until there is a"
+            f"no provider {args.value!r} is known.{did_you_mean(args.value, known)} Until there is a"
             f" [providers.{args.value}] in your file, runs end with an error.",
             file=sys.stderr,
         )

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from k3agent.config.keys import remove_key, store_key, stored
 from k3agent.config.paths import data_home
 from k3agent.config.settings import load_settings
-from k3agent.headless.arguments import Parser, nearest_of
+from k3agent.errors import did_you_mean
+from k3agent.headless.arguments import Parser
 from k3agent.providers.registry import PROVIDERS
 
 DEFAULT = "moonshot"
@@ -68,7 +69,7 @@ def _variable(parser: Parser, provider: str) -> str:
         return PROVIDERS[provider].key_variable
     known = [*PROVIDERS, *tables]
     parser.error(
-        f"provider {provider!r} is unknown or needs no key.{nearest_of(provider, known)}"
+        f"provider {provider!r} is unknown or needs no key.{did_you_mean(provider, known)}"
         f" Known: {', '.join(known)}; others get a [providers.NAME] table with api_key_env."
     )
 

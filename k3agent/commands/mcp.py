@@ -22,8 +22,8 @@ from k3agent.config.servers import (
     write_server,
 )
 from k3agent.config.settings import load_settings
-from k3agent.errors import ConfigError, ToolError
-from k3agent.headless.arguments import Parser, nearest_of
+from k3agent.errors import ConfigError, ToolError, did_you_mean
+from k3agent.headless.arguments import Parser
 from k3agent.logs import start_logging
 from k3agent.safety.environment import child_environ
 from k3agent.safety.visible import clean
@@ -158,7 +158,7 @@ def _named(name: str) -> ServerSpec:
     servers = {server.name: server for server in _configured().servers}
     if name not in servers:
         known = ", ".join(servers) or "none"
-        raise ConfigError(f"no MCP server {name!r}.{nearest_of(name, servers)} Configured: {known}.")
+        raise ConfigError(f"no MCP server {name!r}.{did_you_mean(name, servers)} Configured: {known}.")
     return servers[name]
 
 

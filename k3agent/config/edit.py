@@ -8,8 +8,8 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from k3agent.config.settings import PROVIDER_SPECS, SPECS, nearest, parse_text
-from k3agent.errors import ConfigError
+from k3agent.config.settings import PROVIDER_SPECS, SPECS, parse_text
+from k3agent.errors import ConfigError, did_you_mean
 from k3agent.safety.writing import replace_text
 
 
@@ -53,7 +53,7 @@ def _item(key: str) -> Any:
     if item is None and len(parts) == 3 and parts[0] == "providers":
         item = PROVIDER_SPECS.get(parts[2])
     if item is None:
-        raise ConfigError(f"unknown key {key!r}.{nearest(key, SPECS)} See `k3agent config list`.")
+        raise ConfigError(f"unknown key {key!r}.{did_you_mean(key, SPECS)} See `k3agent config list`.")
     return item
 
 

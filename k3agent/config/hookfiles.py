@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from k3agent.config.settings import nearest
-from k3agent.errors import ConfigError
+from k3agent.errors import ConfigError, did_you_mean
 
 FILE_NAME = "hooks.json"
 EVENTS = (
@@ -91,7 +90,7 @@ def _groups(path: Path, unknown: list[str]) -> list[tuple[str, dict[str, Any]]]:
     for event, entries in events.items():
         if event not in EVENTS:
             unknown.append(
-                f"{path}: there is no event {event!r}, its hooks never run.{nearest(event, EVENTS)}"
+                f"{path}: there is no event {event!r}, its hooks never run.{did_you_mean(event, EVENTS)}"
             )
             continue
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from k3agent.config.paths import data_home, repository_configs, user_config
-from k3agent.errors import ConfigError
+from k3agent.errors import ConfigError, did_you_mean
 
 DEFAULT = "default"
 
@@ -211,14 +211,6 @@ PROVIDER_SPECS = {item.name: item for item in fields(ProviderSettings)}
 _NAME_OF = {key: item.name for key, item in SPECS.items()}
 
 
-def nearest(word: str, known: Any) -> str:
-    """` Did you mean X?`, or nothing when no known word is near."""
-    from difflib import get_close_matches  # lazy: only for errors
-
-    hits = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {hits[0]}?" if hits else ""
-
-
 def check_value(item: Any, value: Any, where: str) -> Any:
     """`value` as the setting's kind, or ConfigError naming place, value and what is allowed."""
     kind, choices, minimum = (item.metadata[name] for name in ("kind", "choices", "minimum"))
@@ -230,7 +222,9 @@ def check_value(item: Any, value: Any, where: str) -> Any:
         if not isinstance(value, str):
             raise ConfigError(f"{where}: {value!r} is no string")
         if choices and value not in choices:
-            raise ConfigError(f"{where}: {value!r} is none of {', '.join(choices)}.{nearest(value, choices)}")
+            raise ConfigError(
+                f"{where}: {value!r} is none of {', '.join(choices)}.{did_you_mean(value, choices)}"
+            )
         return value
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or (kind == "int" and not isinstance(value, int)):
@@ -337,7 +331,7 @@ def _add_file(
         where = f"{path}, line {line_of(text, key)}"
         item = SPECS.get(key)
         if item is None:
-            raise ConfigError(f"{where}: unknown key {key!r}.{nearest(key, SPECS)}")
+            raise ConfigError(f"{where}: unknown key {key!r}.{did_you_mean(key, SPECS)}")
         values[key] = check_value(item, value, f"{where}, {key}")
         origins[key] = str(path)
 
@@ -359,7 +353,7 @@ def _take_providers(data: dict[str, Any], path: Path, text: str) -> dict[str, di
             where = f"{path}, line {line_of(text, f'providers.{name}.{key}')}"
             item = PROVIDER_SPECS.get(key)
             if item is None:
-                hint = nearest(key, PROVIDER_SPECS)
+                hint = did_you_mean(key, PROVIDER_SPECS)
                 raise ConfigError(f"{where}: unknown key {key!r} in [providers.{name}].{hint}")
             out[name][key] = check_value(item, value, f"{where}, {key}")
     return out

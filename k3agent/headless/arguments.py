@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import NoReturn
 
+from k3agent.errors import did_you_mean
 from k3agent.safety.paths import is_folder
 
 _stops_at_parse: ContextVar[bool] = ContextVar("stops_at_parse", default=False)
-
-
-def nearest_of(word: str, known: Iterable[str]) -> str:
-    """` Did you mean X?`, or nothing when no known word is near."""
-    from difflib import get_close_matches  # lazy: only for errors
-
-    hits = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {hits[0]}?" if hits else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         flags = [word for word in unknown if word.startswith("-") and word != "-"]
         if flags:
             flag = flags[0].partition("=")[0]
-            hint = nearest_of(flag, self._option_string_actions)
+            hint = did_you_mean(flag, self._option_string_actions)
             self.error(f"unknown flag {flag}.{hint}")
         if unknown:
             quotes = (
@@ -49,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            hint = nearest_of(str(value), known)
+            hint = did_you_mean(str(value), known)
             raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(known)}.{hint}")
 
     def error(self, message: str) -> NoReturn:

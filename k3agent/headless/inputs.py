@@ -11,8 +11,7 @@ from pathlib import Path
 
 from k3agent.agent.commands import called_name, load_commands
 from k3agent.config.places import find_places
-from k3agent.errors import ConfigError, K3AgentError
-from k3agent.headless.arguments import nearest_of
+from k3agent.errors import ConfigError, K3AgentError, did_you_mean
 from k3agent.safety.images import image_type
 from k3agent.types import ImagePart, JsonObject
 
@@ -65,7 +64,7 @@ def require_known_command(prompt: str, cwd: Path, environ: Mapping[str, str], ho
             f"/{name} is not known: {command.path} is not trusted. Look at it, then trust it with"
             " `k3agent config trust`."
         )
-    hint = nearest_of(f"/{name}", [f"/{one}" for one in known])
+    hint = did_you_mean(f"/{name}", [f"/{one}" for one in known])
     raise UsageError(
         f"/{name} is no command that is known here.{hint} Put a space before it to send it as plain words."
     )

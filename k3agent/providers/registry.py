@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from k3agent.errors import ConfigError, ProviderError, ProviderErrorKind
+from k3agent.errors import ConfigError, ProviderError, ProviderErrorKind, did_you_mean
 from k3agent.providers.base import MAX_OUTPUT_TOKENS, ModelClient, ModelInfo, Prices, Profile
 from k3agent.providers.dialects import (
     KNOWN_MODELS,
@@ -320,11 +320,8 @@ def _by_model(settings: ClientSettings, environ: Mapping[str, str]) -> Choice:
 
 
 def _unknown_model(model: str) -> ConfigError:
-    from difflib import get_close_matches  # lazy: only for errors
-
-    known = [entry.id for entry in KNOWN_MODELS]
-    near = get_close_matches(model, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(dict.fromkeys(known))}."
+    known = list(dict.fromkeys(entry.id for entry in KNOWN_MODELS))
+    hint = did_you_mean(model, known, f" Known: {', '.join(known)}.")
     return ConfigError(
         f"model {model!r} is not known here, and no provider or base_url says where it is.{hint}"
         " For another one name --provider or --base-url; `k3agent models` shows where each can be reached."

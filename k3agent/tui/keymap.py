@@ -10,7 +10,7 @@ from pathlib import Path
 
 from textual.binding import Binding, BindingType
 
-from k3agent.errors import ConfigError
+from k3agent.errors import ConfigError, did_you_mean
 
 #: permission modes in the order in which Shift+Tab goes through them
 MODES = ("default", "accept-edits", "auto", "plan")
@@ -130,10 +130,7 @@ def load_keymap(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, keys in data.items():
         if name not in KNOWN:
-            from difflib import get_close_matches  # lazy: only for errors
-
-            near = get_close_matches(name, KNOWN, n=1)
-            hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(KNOWN)}."
+            hint = did_you_mean(name, KNOWN, f" Known: {', '.join(KNOWN)}.")
             raise ConfigError(f"{path}: unknown key name {name!r}.{hint}")
         if not isinstance(keys, str) or not keys.strip():
             raise ConfigError(f'{path}, {name}: {keys!r} is no key; write for example {name} = "ctrl+k"')

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from textual import work
 
 from k3agent.agent.commands import called_name
-from k3agent.config.settings import nearest
-from k3agent.errors import K3AgentError
+from k3agent.errors import K3AgentError, did_you_mean
 from k3agent.safety.paths import is_file
 from k3agent.tui.commands import ALIASES, COMMANDS, Command, command_candidates, meant_by
 from k3agent.tui.driver import image_part, shell_environ
@@ -71,7 +70,7 @@ class TypingChat(AnsweringChat):
             if len(meant) == 1 and meant[0] != name:
                 text = f"/{meant[0]}"
             elif not meant and called_name(text):
-                near = nearest(f"/{name}", [f"/{one}" for one in (*COMMANDS, *ALIASES, *self._custom)])
+                near = did_you_mean(f"/{name}", [f"/{one}" for one in (*COMMANDS, *ALIASES, *self._custom)])
                 self.notice(f"unknown command /{name}.{near} Type / to see all.", "warning")
                 return
             elif len(meant) > 1:

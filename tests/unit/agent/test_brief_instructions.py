@@ -4,9 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.agents import COMPACT, FULL, start, step
+from support.agents import COMPACT, FULL, Run, options, start, step
 
 from k3agent.agent.instructions import MAX_BRIEF_CHARS, Instruction, brief_instructions, render_instructions
+from k3agent.agent.session import Session
+from k3agent.events import Noticed
+from k3agent.providers.base import ModelInfo
 from k3agent.types import Origin
 
 
@@ -45,6 +48,35 @@ async def test_a_model_that_never_saw_instructions_gets_none(tmp_path: Path) -> 
     await run.session.submit("hello")
     assert told(run) == [] and "vendor" not in run.client.requests[0].system
     await run.session.aclose()
+
+
+async def test_the_user_is_told_of_unread_instructions_once_and_only_where_there_are_some(
+    tmp_path: Path,
+) -> None:
+    def said(run: Run) -> int:
+        return sum("does not read" in event.text for event in run.of(Noticed))
+
+    run = await start(tmp_path, info=COMPACT)
+    await run.session.aclose()
+    assert said(run) == 0
+    (tmp_path / "ws" / "AGENTS.md").write_text("- Never touch `vendor/`.\n")
+    run = await start(tmp_path, [step(text="one"), step(text="two")], info=COMPACT)
+    await run.session.submit("hello")
+    await run.session.submit("again")
+    await run.session.aclose()
+    assert said(run) == 1
+    chosen = options(tmp_path, run.client)
+    for opened in (Session.resume, Session.fork):
+        later = Run(await opened(run.session.id, chosen), run.client, run.workspace)
+        await later.session.aclose()
+        assert said(later) == 0
+    assert said(await started_and_closed(tmp_path, replace(COMPACT, reads_instructions=True))) == 0
+
+
+async def started_and_closed(root: Path, info: ModelInfo) -> Run:
+    run = await start(root, info=info)
+    await run.session.aclose()
+    return run
 
 
 async def test_a_full_model_has_them_in_its_system_prompt_alone(tmp_path: Path) -> None:
