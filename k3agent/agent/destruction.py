@@ -14,23 +14,20 @@ from pathlib import Path
 
 from k3agent.agent import git_rules
 from k3agent.agent.permissions import Action, Mode, Territory
-from k3agent.agent.shell_rules import MAX_FOLDERS, Judge
+from k3agent.agent.shell_places import MAX_FOLDERS
+from k3agent.agent.shell_programs import names
+from k3agent.agent.shell_rules import Judge
 from k3agent.agent.shell_syntax import ParsedCommand, SimpleCommand, Word, parse
 from k3agent.config.paths import repository_root
 from k3agent.store.filetree import IGNORED, REPOSITORY, SPECIAL, TOO_LARGE, UNREADABLE
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-REMOVERS = _words("rm unlink shred truncate mv rmdir dd tee")
+REMOVERS = names("rm unlink shred truncate mv rmdir dd tee")
 GLOB = re.compile(r"[*?\[{]")
 # What work in progress can consist of besides the files that are saved as a rule.
 WORK = frozenset((TOO_LARGE, UNREADABLE))
 NOT_GIT = frozenset((IGNORED, TOO_LARGE, REPOSITORY, SPECIAL, UNREADABLE))
 # Subcommands that overwrite files, or drop stashes or branches, in some of their forms.
-GIT_DESTROYERS = _words(
+GIT_DESTROYERS = names(
     """
     reset checkout restore clean rm switch stash branch worktree read-tree checkout-index update-ref tag
     filter-branch filter-repo reflog gc prune rebase merge pull am apply cherry-pick revert submodule

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from k3agent.agent.shell_programs import names
 from k3agent.agent.shell_syntax import SimpleCommand, Word
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-READERS = _words(
+READERS = names(
     """
     status log diff show rev-parse ls-files blame grep describe shortlog cat-file ls-tree merge-base
     rev-list name-rev for-each-ref whatchanged version help
@@ -26,7 +22,7 @@ RUNNING_KEYS = re.compile(
     r"|(remote|submodule)\..*\.(vcs|uploadpack|receivepack|update|proxy)|protocol\."
 )
 # Options of git itself without a value. The others name what it works on or with, some in the next word.
-PLAIN_OPTIONS = _words(
+PLAIN_OPTIONS = names(
     """
     -p --paginate -P --no-pager -v --version -h --help --html-path --man-path --info-path --no-advice
     --no-replace-objects --no-lazy-fetch --no-optional-locks --literal-pathspecs --glob-pathspecs
