@@ -28,11 +28,11 @@ LEAST = 12
 """Changes that there must be to try for a search that finds nothing."""
 STRAY = 0.12
 """Of the steps after a wrong attempt, those with a call that is refused first (it is not learned)."""
-FITTING = 4050
+FITTING = 3950
 """Tokens of an episode that is trained as a whole, about."""
 TOKENS = (890, 0.57, 51)
 """About how many tokens stand for the constant beginning, a character and a message (measured)."""
-AN_ATTEMPT = 440
+AN_ATTEMPT = 560
 """Tokens of an attempt and its test run."""
 AN_END = 330
 """Tokens of an edit back, a last check and the report."""
@@ -148,11 +148,11 @@ class Search:
         if session.slips and session.rng.random() < STRAY:
             lead = self._stray(last, lead)
         if candidate.line == last.line:
-            think = f"{lead} Try {what}: {candidate.new}"
+            think = f"{lead} Try {what}."
             self._edit(last.new, candidate.new, candidate.line, think, learn=learn)
             return
         self._edit(last.new, last.old, last.line, f"{lead} Put line {last.line} back.")
-        think = f"Line {candidate.line} has {candidate.old}. Try {what}: {candidate.new}"
+        think = f"Now line {candidate.line}: try {what}."
         self._edit(candidate.old, candidate.new, candidate.line, think, learn=learn)
 
     def _edit(self, old: str, new: str, line: int, think: str, *, learn: bool = True) -> None:

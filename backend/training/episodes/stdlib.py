@@ -6,8 +6,10 @@ import ast
 import random
 import sysconfig
 import zlib
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+
+from k3agent.backend.training.episodes.openwords import FOLDERS
 
 MODULES = [
     "textwrap",
@@ -138,3 +140,39 @@ def excerpt(rng: random.Random, held_out: bool = False) -> tuple[str, str]:
     pieces = rng.sample(_pieces(name), min(len(_pieces(name)), rng.choice((1, 1, 2, 3))))
     stem = name.rsplit("/", 1)[-1]
     return f"{stem}_part.py", "\n\n\n".join(pieces) + "\n"
+
+
+@cache
+def _files(held_out: bool) -> tuple[Path, ...]:
+    """All files of the library of one split."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    paths = (path for folder in FOLDERS for path in sorted((root / folder).glob("*.py")))
+    return tuple(path for path in paths if (zlib.crc32(path.stem.encode()) % 8 == 0) == held_out)
+
+
+@lru_cache(maxsize=64)
+def _definitions(path: Path) -> tuple[str, ...]:
+    """The functions of a file, methods below the line of their class."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if not text.isascii():
+        return ()
+    lines, found = text.splitlines(), []
+    for node in ast.parse(text).body:
+        inside = node.body if isinstance(node, ast.ClassDef) else [node]
+        head = [f"class {node.name}:"] if isinstance(node, ast.ClassDef) else []
+        for item in inside:
+            if isinstance(item, ast.FunctionDef) and not item.decorator_list:
+                piece = [*head, *lines[item.lineno - 1 : item.end_lineno]]
+                if 3 <= len(piece) <= MAX_LINES and all(len(line) < 100 for line in piece):
+                    found.append("\n".join(piece))
+    return tuple(found)
+
+
+def one_definition(rng: random.Random, held_out: bool = False) -> tuple[str, str] | None:
+    """A file name and one or two functions of any file of the library; None where that has none."""
+    path = rng.choice(_files(held_out))
+    pieces = _definitions(path)
+    if not pieces:
+        return None
+    chosen = rng.sample(pieces, min(len(pieces), rng.choice((1, 1, 1, 2))))
+    return f"{path.stem.lstrip('_')}_part.py", "\n\n\n".join(chosen) + "\n"

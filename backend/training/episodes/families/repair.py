@@ -26,6 +26,8 @@ from k3agent.backend.training.episodes.toolbox import Result
 from k3agent.backend.training.episodes.tracing import Seen, follow, view_function
 from k3agent.backend.training.episodes.unitbugs import NATURAL, draw_any, draw_unit_bug
 
+LONGEST_OF_SEVERAL = 1500
+"""The same of a file with several bugs."""
 LONGEST = 2200
 """Layered code and its tests in one repair: with two test runs around it, more would not fit."""
 
@@ -100,7 +102,12 @@ def mend(session: Session, view: View, broken: Broken, why: str) -> None:
     else:
         old, new = wrong.strip(), right.strip()
         think = f"{why} Line {broken.line} has {old}. {difference(old, new)}: {new}"
-    if session.rng.random() < 0.06 and not broken.bug.is_syntax and not session.box.machine.edits_denied:
+    if (
+        broken.tests
+        and session.rng.random() < 0.06
+        and not broken.bug.is_syntax
+        and not session.box.machine.edits_denied
+    ):
         wrong_turn(session, view, broken, why)
         old = session.edits[-1][2]
         around(session, view.path, broken.line, "That did not help. Read it again.")
@@ -249,16 +256,10 @@ def _near(before: str, after: str, limit: int) -> bool:
     return abs(len(old) - len(new)) <= limit and sum(1 for line in new if line not in old) <= limit
 
 
-def _merge(all_broken: list[Broken]) -> dict[str, str]:
-    files: dict[str, str] = {}
-    for item in all_broken:
-        files |= item.files
-    return files
-
-
 def draw_bugs(ctx: Setting) -> list[Broken] | None:
     """One bug, now and then two or three, in one file or in different ones."""
-    if ctx.rng.random() < 0.08 and (several_bugs := draw_several(ctx)):
+    several_bugs = draw_several(ctx) if ctx.rng.random() < 0.08 else None
+    if several_bugs and len(several_bugs[0].bad + several_bugs[0].tests) < LONGEST_OF_SEVERAL:
         return several_bugs
     if ctx.rng.random() < NATURAL and (slip := draw_unit_bug(ctx)):
         return [slip]
@@ -288,7 +289,7 @@ def repair_plan(
     found: list[Broken],
     prompt: str | None = None,
 ) -> Plan:
-    files = _merge(found)
+    files = {path: text for item in found for path, text in item.files.items()}
     return Plan(
         name,
         "fix",
@@ -301,7 +302,7 @@ def repair_plan(
     )
 
 
-@goal("fix_tests", "fix", 3.0)
+@goal("fix_tests", "fix", 5.0)
 def fix_tests(ctx: Setting) -> Plan | None:
     """Make the failing tests pass."""
     found = draw_bugs(ctx)
@@ -316,7 +317,7 @@ def fix_tests(ctx: Setting) -> Plan | None:
     )
 
 
-@goal("fix_test_named", "fix", 1.5)
+@goal("fix_test_named", "fix", 2.5)
 def fix_test_named(ctx: Setting) -> Plan | None:
     """Make one named test pass."""
     broken = draw_any(ctx)
@@ -380,7 +381,7 @@ def repair_and_run(session: Session, view: View, broken: Broken, name: str, why:
 
 def _search_named(session: Session, view: View, broken: Broken, why: str) -> Tried | None:
     """See the tests fail and search, where a search is drawn and they do fail."""
-    search = draw_search(session, view, broken)
+    search = draw_search(session, view, broken) if broken.tests else None
     if search is None:
         return None
     failure = Failure(broken.func.name, error=broken.failing_case()[2])

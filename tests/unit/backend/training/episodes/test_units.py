@@ -7,8 +7,10 @@ import pytest
 
 from k3agent.backend.training.episodes import goals
 from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.oddlines import draw_odd
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.registry import GOALS, Setting
+from k3agent.backend.training.episodes.session import Outcome, Session, played
 from k3agent.backend.training.episodes.symptoms import symptom
 from k3agent.backend.training.episodes.testruns import parse_run
 from k3agent.backend.training.episodes.unitbugs import draw_unit_bug
@@ -26,7 +28,7 @@ def player() -> Iterator[Player]:
 
 
 def test_every_unit_runs_and_its_claims_say_something() -> None:
-    assert len(units()) >= 270
+    assert len(units()) >= 350
     for unit in units():
         expected = computed(unit)
         assert expected is not None, unit.names
@@ -95,3 +97,26 @@ def test_a_symptom_is_what_the_two_values_show(error: str, said: str) -> None:
 @pytest.mark.parametrize("error", ["NameError: name 'a' is not defined", "assert x == 3", "assert False", ""])
 def test_nothing_is_said_of_what_cannot_be_read(error: str) -> None:
     assert symptom(error) == ""
+
+
+def test_an_odd_line_of_the_library_is_put_right(player: Player) -> None:
+    rng, found = random.Random(6), 0
+    for _ in range(60):
+        broken = draw_odd(Setting(Facts({}), rng, Words(rng)))
+        if broken is None:
+            continue
+        found += 1
+        rows = list(zip(broken.good.split("\n"), broken.bad.split("\n"), strict=True))
+        assert [index for index, (one, two) in enumerate(rows, 1) if one != two] == [broken.line]
+        assert broken.wrong.strip() != broken.right.strip() and broken.func.name in broken.bad
+        ctx = Setting(Facts({}), rng, Words(rng))
+        plan = GOALS["fix_odd"].make(ctx) if found < 6 else None
+        if plan is not None and plan.prepare is not None:
+            files: dict[str, str] = {}
+            plan.prepare(files)
+            player.box.workspace.reset(files)
+            player.box.new_session()
+            session = Session(player.box, rng, max_chars=10**6)
+            _, answer = played(plan, session)
+            assert plan.check(Outcome(files, player.box.workspace.snapshot(), answer)) is None, answer
+    assert found > 30
