@@ -25,6 +25,7 @@ STOPS = r"(?=$| (?:It|Its|There|The|Nothing|Similar|Which|Fixed|All) )"
 HINTS = {
     "not": r"\b(?:nicht|kein\w*|nichts|nirgends)\b|没有|不|无法|别处",
     "already": r"\b(?:schon|bereits)\b|已经",
+    "clean": r"\bsauber\b|干净",
     "pass": r"\bbestehen\b|\bbestanden\b|通过",
     "fail": r"\bfehl\b|\bfehlgeschlagen\b|失败",
     "may not": r"\bdarf\b.*\b(?:nicht|keine)\b|不能",

@@ -23,7 +23,7 @@ class Deep:
 
 
 def draw_deep(ctx: Setting) -> Deep | None:
-    """Two outer sections with two inner ones each, whose names and keys repeat: only a whole name is one key."""
+    """Two outer sections with two inner ones each; names repeat, so that only a whole name is one key."""
     rng, words = ctx.rng, ctx.words
     kind = rng.choice(("yaml", "yaml", "yml", "toml", "json"))
     outer, inner = ([words.fresh(words.noun) for _ in range(2)] for _ in range(2))

@@ -1,4 +1,4 @@
-"""The main goals of the first edition, asked for in German and Chinese and answered so."""
+"""The main goals of the first edition, and of git, asked for in German and Chinese and answered so."""
 
 from k3agent.backend.training.episodes.registry import GOALS, Maker, Setting, goal
 from k3agent.backend.training.episodes.session import Plan
@@ -24,6 +24,19 @@ MAIN = {
     "create_file": 4,
     "run_tests": 2,
     "fix_tests": 4,
+    "show_def": 2,
+    "set_const_in": 2,
+    "key_value": 1.5,
+    "delete_file": 1.5,
+    "delete_def": 1.5,
+    "delete_line": 1.5,
+    "rename_file": 1.5,
+    "add_import": 1.5,
+    "add_const": 1.5,
+    "count_lines": 1,
+    "list_defs": 1.5,
+    "git_commit": 2,
+    "git_changed": 1.5,
     "missing": 3,
     "near_name": 1,
     "two_names": 1,
