@@ -33,7 +33,7 @@ FAMILY_WEIGHTS = {
     "addline": 10,
     "addfunc": 8,
     "create": 8,
-    "fix": 18,
+    "fix": 24,
     "run": 6,
     "refuse": 8,
     "chat": 3,

@@ -36,7 +36,7 @@ LONGEST_FIRST = 1000
 """So many characters the first task may take: the repair is what the episode is about."""
 MESSAGE = "A check of the result failed:\n\n$ {0}\n{1}\n[exit code {2}]\n\nFix the cause, then report."
 """What k3agent says (a test compares the words)."""
-LONGEST_CODE = 1400
+LONGEST_CODE = 1000
 """The same of the broken file and its tests."""
 SETTINGS = ("pyproject.toml", ".ini", ".cfg", "conftest.py")
 """Files whose change may keep the tests from running."""
