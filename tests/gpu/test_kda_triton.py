@@ -42,7 +42,7 @@ def test_prefill_agrees(heads: int, bound: float | None, dtype: str, tolerance: 
     check_agreement(kernel("kda_prefill"), problem, tolerance)
 
 
-@pytest.mark.parametrize("form", ["128/0", "32/0", "64/128"])
+@pytest.mark.parametrize("form", ["64/0", "32/0", "64/128"])
 def test_prefill_agrees_in_all_forms(form: str) -> None:
     from k3agent.backend.kernels import pinned
 

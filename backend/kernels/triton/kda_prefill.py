@@ -17,7 +17,13 @@ from k3agent.backend.kernels import pinned
 from k3agent.backend.kernels.arguments import CHUNK, SHORT, KdaCache, KdaInputs, KdaWeights, StepTables
 from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.pinned import Row
-from k3agent.backend.kernels.triton.kda_chunk import chunk_kernel, dot
+from k3agent.backend.kernels.triton.kda_chunk import (
+    apply_kernel,
+    dot,
+    gates_kernel,
+    invert_kernel,
+    scores_kernel,
+)
 from k3agent.backend.kernels.triton.kda_decode import recurrent
 from k3agent.backend.kernels.triton.kda_parts import gated_norm, move_tails, power2
 from k3agent.backend.kernels.triton.mla_parts import dot_block
@@ -26,19 +32,24 @@ TILE = 16
 
 _CHUNKS = {
     "scores": "bf16",
-    "solve": "ieee",
+    "solve": "tf32x3",
     "apply": "bf16",
     "walk": "bf16",
+    "gate_warps": 1,
     "chunk_warps": 8,
-    "chunk_form": "64/0",
+    "chunk_form": "32/128",
+    "solve_form": "1/0",
+    "apply_form": "64/128",
+    "apply_warps": 4,
 }
-"""What does not depend on the number of heads. `chunk_form`: columns of a head at a time, and registers of a
-thread if they are limited, so that two programs fit a processor at the price of some spilling. The fewer
-heads, the narrower are the blocks of the walk, so that there are programs for the whole GPU. A block of all
-of V also norms."""
+"""What does not depend on the number of heads. `chunk_form` and `apply_form`: columns of a head at a time,
+and registers of a thread if they are limited, so that more programs fit a processor at the price of some
+spilling; `solve_form`: warps, and the same limit. The fewer heads, the narrower are the blocks of the walk,
+so that there are programs for the whole GPU. A block of all of V also norms."""
 
-_EXACT = {"block_v": 32, "walk_warps": 8, "walk_stages": 1}
-"""The walk in fp32, whose tiles are twice as large and whose products take more registers."""
+_MOST_EXACT = 32
+"""Columns at a time with fp32 inputs, whose tiles are twice as large and whose products take more
+registers."""
 
 pinned.pin(
     "kda_prefill",
@@ -47,11 +58,31 @@ pinned.pin(
     Row({**_CHUNKS, "block_v": 64, "walk_warps": 4, "walk_stages": 2, "norm_warps": 4}, most={"heads": 66}),
     Row({**_CHUNKS, "block_v": 128, "walk_warps": 8, "walk_stages": 2, "norm_warps": 4}),
     candidates={
-        "block_v": [16, 32, 64, 128], "walk_warps": [4, 8], "walk_stages": [1, 2, 3],
-        "chunk_warps": [4, 8, 16], "chunk_form": ["64/0", "128/0", "32/0", "64/128", "32/128"],
-        "solve": ["ieee", "tf32x3"], "norm_warps": [4, 8],
+        "block_v": [16, 32, 64, 128], "walk_warps": [4, 8], "walk_stages": [1, 2, 3], "chunk_warps": [4, 8],
+        "chunk_form": ["32/128", "32/0", "64/0", "64/128", "16/128", "32/168"],
+        "solve": ["tf32x3", "ieee", "tf32"], "solve_form": ["1/0", "1/128", "2/0", "4/0"],
+        "apply_form": ["64/128", "32/0", "64/0", "32/80", "128/128"], "apply_warps": [4, 8],
+        "gate_warps": [1, 2, 4], "norm_warps": [4, 8],
     },
 )  # fmt: skip
+
+
+def _values(heads: int, dtype: torch.dtype, device: torch.device) -> dict[str, int | str]:
+    """The configuration; for fp32 inputs one that is exact and fits."""
+    # rows that were measured before there was a value lack it
+    values = {**_CHUNKS, **pinned.pick("kda_prefill", gpu_name(device), heads=heads)}
+    if dtype == torch.float32:
+        values |= dict.fromkeys(("scores", "solve", "apply", "walk"), "ieee")
+        for name in ("chunk_form", "apply_form"):
+            values[name] = f"{min(_split(values[name])[0], _MOST_EXACT)}/0"
+        values |= {"block_v": min(int(values["block_v"]), _MOST_EXACT), "walk_warps": 8, "walk_stages": 1}
+    return values
+
+
+def _split(form: int | str) -> tuple[int, int]:
+    """The two numbers of a form."""
+    first, registers = str(form).split("/")
+    return int(first), int(registers)
 
 
 @triton.jit
@@ -212,34 +243,56 @@ class _Tiles:
         return cls(*four, tiles(CHUNK, dtype), tiles(CHUNK, wide), tiles(block, wide), tiles(2, wide))
 
 
+def _fill(
+    t: _Tiles, inputs: KdaInputs, weights: KdaWeights, cache: KdaCache, tables: StepTables,
+    values: pinned.Values, most_short: int,
+) -> None:  # fmt: skip
+    """All chunks of the sequences of more than `most_short` tokens."""
+    heads, dim, taps, block = weights.heads, weights.head_dim, weights.taps.shape[0], t.w.shape[3]
+    (columns, registers), (part, most) = _split(values["chunk_form"]), _split(values["apply_form"])
+    solve_warps, solve_most = _split(values["solve_form"])
+    part = min(part, block)
+    grid = (heads, triton.cdiv(tables.longest, CHUNK), tables.slots.shape[0])
+    of_layer = {"HEADS": heads, "HEAD_DIM": dim, "BLOCK": block, "CHUNK": CHUNK}
+    beta, x = (inputs.beta, inputs.beta.stride(0)), (inputs.qkv, inputs.qkv.stride(0))
+    of_rows = (*x, *beta, cache.tails, weights.taps, tables.cu_seqlens, tables.slots, tables.has_state)
+    gates_kernel[grid](
+        inputs.z, inputs.z.stride(0), weights.A_log, weights.dt_bias, tables.cu_seqlens, t.decay,
+        weights.lower_bound or 0.0, most_short, BOUNDED=weights.lower_bound is not None, **of_layer,
+        num_warps=values["gate_warps"],
+    )  # fmt: skip
+    scores_kernel[grid](
+        *of_rows, t.w, t.q, t.k, t.scores, t.system, t.decay, t.factors, weights.l2_eps, dim**-0.5,
+        most_short,
+        PART=min(columns, block), TAPS=taps, SAFE=weights.has_safe_gate, SCORES=values["scores"], **of_layer,
+        num_warps=values["chunk_warps"], maxnreg=registers or None,
+    )  # fmt: skip
+    invert_kernel[grid](
+        tables.cu_seqlens, t.system, most_short, HEADS=heads, CHUNK=CHUNK, TILE=TILE, SOLVE=values["solve"],
+        num_warps=solve_warps, maxnreg=solve_most or None,
+    )  # fmt: skip
+    apply_kernel[(heads * (block // part), *grid[1:])](
+        *of_rows, t.w, t.u, t.system, t.factors, most_short,
+        PART=part, TAPS=taps, APPLY=values["apply"], **of_layer, num_warps=values["apply_warps"],
+        maxnreg=most or None,
+    )  # fmt: skip
+
+
 def chunkwise(
     inputs: KdaInputs, weights: KdaWeights, cache: KdaCache, tables: StepTables, y: Tensor, most_short: int
 ) -> None:
     """Advance the sequences of more than `most_short` tokens and write their rows of y, [T, H*V]."""
     heads, dim, taps = weights.heads, weights.head_dim, weights.taps.shape[0]
-    values = pinned.pick("kda_prefill", gpu_name(y.device), heads=heads)
-    is_exact = inputs.qkv.dtype == torch.float32
-    walk = "ieee" if is_exact else values["walk"]
+    values = _values(heads, inputs.qkv.dtype, y.device)
+    walk = values["walk"]
     block = dot_block(dim)
-    columns, registers = (int(number) for number in str(values["chunk_form"]).split("/"))
     num_sequences, most_chunks = tables.slots.shape[0], triton.cdiv(tables.longest, CHUNK)
     tile_dtype = torch.bfloat16 if walk == "bf16" else torch.float32
     t = _Tiles.make(y.shape[0] // CHUNK + num_sequences, heads, block, tile_dtype, y.device)
+    _fill(t, inputs, weights, cache, tables, values, most_short)
     of_layer = {"HEADS": heads, "HEAD_DIM": dim, "BLOCK": block, "CHUNK": CHUNK}
-    precisions = {name.upper(): "ieee" if is_exact else values[name] for name in ("scores", "solve", "apply")}
     of_step = (tables.cu_seqlens, tables.slots, tables.has_state)
     x, gate = (inputs.qkv, inputs.qkv.stride(0)), (inputs.gate, inputs.gate.stride(0))
-    chunk_kernel[(heads, most_chunks, num_sequences)](
-        *x, inputs.z, inputs.z.stride(0), inputs.beta, inputs.beta.stride(0), cache.tails,
-        weights.taps, weights.A_log, weights.dt_bias, *of_step,
-        t.w, t.u, t.q, t.k, t.scores, t.system, t.decay, t.factors,
-        weights.lower_bound or 0.0, weights.l2_eps, dim**-0.5, most_short,
-        PART=min(columns, block), TILE=TILE, TAPS=taps, BOUNDED=weights.lower_bound is not None,
-        SAFE=weights.has_safe_gate, **of_layer, **precisions, num_warps=values["chunk_warps"],
-        maxnreg=registers or None,
-    )  # fmt: skip
-    if is_exact:
-        values = {**values, **_EXACT}
     block_v = min(int(values["block_v"]), block)
     exports = tables.cu_seqlens if tables.exports is None else tables.exports
     _walk_kernel[(block // block_v, heads, num_sequences)](

@@ -53,6 +53,14 @@ def test_prefill_agrees_some_columns_at_a_time(bound: float | None) -> None:
         check_agreement(kda_prefill, make_problem([70], heads=1, dim=40, bound=bound), 2e-5)
 
 
+@pytest.mark.parametrize("bound", [-9.0, None])
+def test_prefill_agrees_where_some_channels_forget_at_once(bound: float | None) -> None:
+    problem = make_problem([100], heads=1, dim=32, bound=bound)
+    # half of a chunk then decays far below what fp32 holds
+    problem.weights.dt_bias[::3] += 8.0
+    check_agreement(kda_prefill, problem, 2e-5)
+
+
 def test_prefill_agrees_in_bf16() -> None:
     check_agreement(kda_prefill, make_problem([70], dtype=torch.bfloat16), 2e-2)
 
