@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parents[3]
     [
         ("compile_moe.py", ["gate_up"]),
         ("compile_models.py", ["linear _attend_kernel", "rank gate_up", "rank _read_kernel"]),
-        ("compile_attention.py", ["chunk_kernel", "_walk_kernel", "_recurrent_kernel", "_attend_kernel"]),
+        ("compile_attention.py", ["scores_kernel", "_walk_kernel", "_recurrent_kernel", "_attend_kernel"]),
     ],
 )
 def test_kernels_compile(script: str, names: list[str], tmp_path: Path) -> None:
