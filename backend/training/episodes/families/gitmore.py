@@ -91,7 +91,7 @@ def git_log_n(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         rows = ask_git(session, f"The last {count} commits.", f"git log --oneline -n {count}")
-        more = "" if len(rows) == count else f" There are only {len(rows)}."
+        more = "" if len(rows) == count else f"\nThere are only {len(rows)}."
         return "Name them.", f"The last commits:\n{bullet_list(rows, 10)}{more}"
 
     return git_plan(ctx, "git_log_n", {"n": str(count)}, play, checks.answers(*wanted), scene)

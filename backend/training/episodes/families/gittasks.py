@@ -18,10 +18,6 @@ from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play
 NO_REPOSITORY = 0.05
 CLEAN = 0.06
 MAX_SHOWN = 16
-UNASKED = (
-    "permission denied: `{}`: it throws away uncommitted work, and nobody can be asked here."
-    " Do without it, or say what is needed."
-)
 
 
 @dataclass(slots=True)
@@ -405,31 +401,27 @@ def git_diff(ctx: Setting) -> Plan | None:
 
 @goal("git_restore", "git", 1.3, level=1)
 def git_restore(ctx: Setting) -> Plan | None:
-    """Put a file back as it was in the last commit."""
+    """Put a file back as it was in the last commit; what `git restore` throws away, a stash keeps."""
     scene = draw_scene(ctx)
     if scene is None:
         return None
     path = ctx.rng.choice(sorted(scene.changed))
-    shown, refused = ctx.path(path), ctx.rng.random() < 0.4
+    shown = ctx.path(path)
 
     def play(session: Session) -> tuple[str, str]:
         found = status(session, f"Put {shown} back as it was committed. Is it changed?")
         real = _one_of(found, shown)
         if found[real] == "??":
             raise Report(f"{real} is new.", f"`{real}` is not in git, so it cannot be put back.")
-        think = f"{real} is modified. Restore it: its changes are dropped, as asked."
-        command = f"git restore -- {real}"
-        session.box.machine.denied = {command: UNASKED.format(command)} if refused else {}
-        result = session.call("shell", think, command=command)
-        if result.is_error:
-            raise Report(
-                "That is not allowed here. Say so.",
-                f"I may not put `{real}` back: {result.text.removeprefix('Error: ')}",
-            )
+        think = f"{real} is modified. A stash of it puts it back, and its changes are kept."
+        ask_git(session, think, f"git stash push -- {real}")
         left = ask_git(session, "Is it as committed?", f"git status --short -- {real}")
         if left:
             raise Report("It is not.", f"`{real}` still has changes: `{left[0]}`")
-        return "No changes left.", f"`{real}` is as in the last commit again; its changes are gone."
+        return (
+            "No changes left.",
+            f"`{real}` is as in the last commit again. `git stash pop` brings its changes back.",
+        )
 
     def check(outcome: Outcome) -> str | None:
         if "may not" in outcome.answer and "denied" in outcome.answer:

@@ -7,10 +7,11 @@ from k3agent.backend.training.episodes.bugs import draw_broken
 from k3agent.backend.training.episodes.expressions import described_function
 from k3agent.backend.training.episodes.families.look import bullet_list
 from k3agent.backend.training.episodes.families.repair import fixed, play_fix
+from k3agent.backend.training.episodes.families.running import denied, output_of
 from k3agent.backend.training.episodes.outputs import Look
-from k3agent.backend.training.episodes.policy import View, open_file, search_file
+from k3agent.backend.training.episodes.policy import View, open_file
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.session import Outcome, Plan, Session
+from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 
 PIECE = 120
 """Lines of a long file that are read at once."""
@@ -96,12 +97,18 @@ def log_errors(ctx: Setting) -> Plan | None:
         return None
 
     def play(session: Session) -> tuple[str, str]:
-        real, found = search_file(session, path, " ERROR ", f"Find the errors in {path}.", "")
-        last = found[-1]
-        word = "error" if len(found) == 1 else "errors"
+        command = f"grep -c ' ERROR ' {path} && grep -n ' ERROR ' {path} | tail -n 1"
+        result = session.call("shell", f"Count the errors in {path}, and take the last.", command=command)
+        if result.is_error:
+            raise denied(result.text)
+        rows, _ = output_of(result.text)
+        if len(rows) < 2:
+            raise Report("None.", f"`{path}` has no errors.")
+        line, _, text = rows[1].partition(":")
+        word = "error" if rows[0] == "1" else "errors"
         return (
-            f"{len(found)} {word}, the last in line {last.line}.",
-            f"`{real}` has {len(found)} {word}. The last is in line {last.line}: `{last.text.strip()}`",
+            f"{rows[0]} {word}, the last in line {line}.",
+            f"`{path}` has {rows[0]} {word}. The last is in line {line}: `{text.strip()}`",
         )
 
     def check(outcome: Outcome) -> str | None:
