@@ -114,7 +114,7 @@ def test_a_step_asks_nothing_of_the_device(name: str, shape: Shape, unlaunched: 
     assert all(len(found) == shape.num_sequences for found in logits.values())
     expected = {"_recurrent_kernel", "_store_kernel", "_attend_kernel", "joined_kernel", "gate_up", "down"}
     assert expected <= set(unlaunched)
-    assert ("chunk_kernel" in unlaunched) == ("_walk_kernel" in unlaunched) == (shape.longest > SHORT)
+    assert ("scores_kernel" in unlaunched) == ("_walk_kernel" in unlaunched) == (shape.longest > SHORT)
 
 
 def test_plain_passes_would_be_refused(unlaunched: list[str]) -> None:
