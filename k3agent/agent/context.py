@@ -18,6 +18,7 @@ from k3agent.config.paths import git_root
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.prompts.loader import load
 from k3agent.providers.base import ModelInfo, Profile
+from k3agent.safety.paths import small_text
 from k3agent.store.records import CompactionRow
 from k3agent.types import (
     Effort,
@@ -76,7 +77,7 @@ def _git_fact(cwd: Path) -> str:
     if folder is None:
         return "not a repository" if git_root(cwd) is None else UNREADABLE_HEAD
     try:
-        head = (folder / "HEAD").read_text(encoding="utf-8").strip()
+        head = small_text(folder / "HEAD").strip()
     except (OSError, ValueError):
         return UNREADABLE_HEAD
     branch = head.removeprefix("ref: refs/heads/")

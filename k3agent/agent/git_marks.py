@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from k3agent.config.paths import git_root
+from k3agent.safety.paths import small_text
 
 LOCKS = ("index.lock", "HEAD.lock")
 
@@ -19,7 +20,7 @@ def git_folder(cwd: Path) -> Path | None:
     folder = root / ".git"
     try:
         if folder.is_file():
-            folder = root / folder.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+            folder = root / small_text(folder).removeprefix("gitdir:").strip()
     except (OSError, ValueError):
         return None
     return folder
@@ -42,7 +43,7 @@ def git_marks(cwd: Path) -> list[Path]:
 
 def _branch_lock(folder: Path) -> list[Path]:
     try:
-        head = (folder / "HEAD").read_text(encoding="utf-8").strip()
+        head = small_text(folder / "HEAD").strip()
     except (OSError, ValueError):
         return []
     name = head.removeprefix("ref: ")

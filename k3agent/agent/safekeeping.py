@@ -161,7 +161,7 @@ class Safekeeping:
         details: JsonObject = {}
         for place in self._places:
             named = [path for path in (_relative(path, place.root) for path in writes) if path]
-            extra = [Extra(path) for path in named]
+            extra = [Extra(path, may_be_new=True) for path in named]
             if effects is not None:
                 extra += _extra(effects.threats, place.root)
             saved = self._save_place(place, extra, named, is_full)

@@ -15,7 +15,7 @@ from pathlib import Path
 from k3agent.agent.safekeeping import rules_of
 from k3agent.errors import StoreError
 from k3agent.store import restoring, worktree
-from k3agent.store.filetree import Extra, Rules, TooMuch, Tree
+from k3agent.store.filetree import Extra, Rules, TooMuch, Tree, copy_of, take_over
 from k3agent.store.restoring import Plan, Restorer
 from k3agent.store.sessions import SessionStore
 from k3agent.store.snapshotrows import SnapshotKind, SnapshotRow
@@ -97,6 +97,12 @@ class Undo:
         self._session_id = session_id
         self._places: dict[str, Snapshots] = {}
         self._trees: dict[tuple[str, str], Tree] = {}
+        self._rows: list[SnapshotRow] = []
+
+    def _read_rows(self) -> list[SnapshotRow]:
+        """Of the store, in its thread. What is compared later, in any thread, uses those read last."""
+        self._rows = self._store.snapshots(self._session_id)
+        return self._rows
 
     def _place(self, root: str) -> Snapshots:
         if root not in self._places:
@@ -112,7 +118,7 @@ class Undo:
 
     def steps(self) -> list[tuple[SnapshotRow, int | None]]:
         """Steps and how many files each changed (None: the last one, compared with nothing yet)."""
-        rows = self._store.snapshots(self._session_id)
+        rows = self._read_rows()
         found: list[tuple[SnapshotRow, int | None]] = []
         for at, row in enumerate(rows):
             if row.kind is SnapshotKind.TURN_END:
@@ -133,7 +139,7 @@ class Undo:
 
     def find(self, seq: int) -> SnapshotRow:
         """Raises StoreError."""
-        rows = self._store.snapshots(self._session_id)
+        rows = self._read_rows()
         row = next((row for row in rows if row.seq == seq and row.kind is not SnapshotKind.TURN_END), None)
         if row is None:
             raise StoreError(
@@ -143,18 +149,18 @@ class Undo:
 
     def first(self) -> SnapshotRow | None:
         """The first step of the session."""
-        return next(iter(self._store.snapshots(self._session_id)), None)
+        return next(iter(self._read_rows()), None)
 
     def first_of(self, message_ids: Collection[str]) -> SnapshotRow | None:
         """The first step of the calls in these messages; None if they changed nothing."""
-        rows = self._store.snapshots(self._session_id)
+        rows = self._read_rows()
         return next((row for row in rows if row.message_id in message_ids), None)
 
     def last(self) -> SnapshotRow | None:
         """The newest step that changed something and is not undone already; one whose undo was stopped in
         the middle comes first.
         """
-        rows = self._store.snapshots(self._session_id)
+        rows = self._read_rows()
         at = len(rows) - 1
         while at >= 0:
             row = rows[at]
@@ -183,7 +189,7 @@ class Undo:
         trees: dict[str, Tree] = {}
         plans: dict[str, Plan] = {}
         for root, commit in target.commits.items():
-            tree = trees[root] = self._tree(root, commit)
+            tree = trees[root] = self._tree_before(target, root, commit)
             saved[root] = take(root, tree)
             plan = plans[root] = restoring.plan(saved[root].tree, tree)
             unsaved: dict[str, str] = target.details.get(root, {}).get("unsaved", {})
@@ -193,12 +199,30 @@ class Undo:
         found = self._references(target)
         return Preview(target=target, saved=saved, trees=trees, plans=plans, references=found)
 
-    def _references(self, row: SnapshotRow) -> dict[str, References]:
-        return {
-            root: _missing(Path(root), about)
-            for root, about in row.details.items()
-            if row.kind is SnapshotKind.CALL and "refs" in about
-        }
+    def _later(self, target: SnapshotRow) -> list[SnapshotRow]:
+        return [row for row in self._rows if row.seq > target.seq]
+
+    def _tree_before(self, target: SnapshotRow, root: str, commit: str) -> Tree:
+        """The files before `target`. What the project's rules leave out was saved only for the call that was
+        to change it: of a later call's, that state is the oldest there is.
+        """
+        tree = self._tree(root, commit)
+        later = dict.fromkeys(row.commits[root] for row in self._later(target) if root in row.commits)
+        found = self._place(root).whole_paths([one for one in later if one != commit])
+        if any(found.values()):
+            tree = copy_of(tree)
+            for one, paths in found.items():
+                for path in paths:
+                    take_over(tree, self._tree(root, one), path)
+        return tree
+
+    def _references(self, target: SnapshotRow) -> dict[str, References]:
+        noted: dict[str, JsonObject] = {}
+        for row in (target, *self._later(target)):
+            for root, about in row.details.items():
+                if row.kind is SnapshotKind.CALL and "refs" in about:
+                    _add_references(noted.setdefault(root, {"refs": {}, "stashes": []}), about)
+        return {root: _missing(Path(root), about) for root, about in noted.items()}
 
     def _peek(self, root: str, target: Tree) -> Saved:
         place, extra = self._place(root), _covered(target)
@@ -276,8 +300,8 @@ class Undo:
 
 
 def _covered(target: Tree) -> list[Extra]:
-    """What was covered then, whatever the rules say now."""
-    return [Extra(path) for path in (*target.whole, *target.files)]
+    """What was covered then, whatever the rules say now, and also what is gone: taking it back deletes it."""
+    return [Extra(path, may_be_new=True) for path in (*target.whole, *target.files)]
 
 
 def _actions(plan: Plan) -> list[tuple[str, str]]:
@@ -315,6 +339,13 @@ def described(preview: Preview) -> list[str]:
     if preview.is_empty:
         lines.append("Nothing differs: the files are as they were then.")
     return lines
+
+
+def _add_references(noted: JsonObject, about: JsonObject) -> None:
+    """What an older step noted of a branch counts."""
+    noted["refs"] = {**about["refs"], **noted["refs"]}
+    known = {commit for commit, _ in noted["stashes"]}
+    noted["stashes"] += [pair for pair in about.get("stashes", []) if pair[0] not in known]
 
 
 def _missing(root: Path, about: JsonObject) -> References:

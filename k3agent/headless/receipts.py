@@ -18,6 +18,7 @@ from k3agent import __version__
 from k3agent.agent.changes import BY_PRODUCTS
 from k3agent.agent.git_marks import git_folder
 from k3agent.events import AnyEvent, CallEnded, CallProposed, CheckEnded, TurnStarted
+from k3agent.safety.paths import small_text
 from k3agent.store.worktree import SAFE, bare_environ
 from k3agent.types import JsonObject
 
@@ -88,9 +89,9 @@ def _walked(folder: Path) -> Iterator[str]:
 def _commit(folder: Path) -> str | None:
     git = git_folder(folder)
     try:
-        head = (git / "HEAD").read_text(encoding="utf-8").strip() if git is not None else ""
+        head = small_text(git / "HEAD").strip() if git is not None else ""
         if git is not None and head.startswith("ref: "):
-            head = (git / head.removeprefix("ref: ")).read_text(encoding="utf-8").strip()
+            head = small_text(git / head.removeprefix("ref: ")).strip()
     except (OSError, ValueError):
         return None
     return head or None

@@ -4,8 +4,12 @@ is not there. `Path.exists` and its like raise an error then.
 
 # ruff: noqa: PTH110, PTH112, PTH113 - these are the ones that do not raise
 
+import errno
 import os
+import stat
 from pathlib import Path
+
+MAX_SMALL = 64 << 10
 
 
 def exists(path: Path) -> bool:
@@ -18,3 +22,17 @@ def is_file(path: Path) -> bool:
 
 def is_folder(path: Path) -> bool:
     return os.path.isdir(path)
+
+
+def small_text(path: Path) -> str:
+    """A file of a line or two. Raises OSError, also for what is no regular file (a pipe would be waited for),
+    and ValueError for what is too long or no text.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        data = file.read(MAX_SMALL + 1)
+    if len(data) > MAX_SMALL:
+        raise ValueError(f"{path} has more than {MAX_SMALL:,} bytes")
+    return data.decode("utf-8")

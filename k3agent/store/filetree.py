@@ -122,10 +122,13 @@ def look(root: Path, rules: Rules, known: Mapping[str, Entry]) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """A path to be saved also where the rules leave it out, if for one of `reasons` (None: for any)."""
+    """A path to be saved also where the rules leave it out, if for one of `reasons` (None: for any).
+    `may_be_new`: that nothing is there is saved, too.
+    """
 
     path: str
     reasons: frozenset[str] | None = None
+    may_be_new: bool = False
 
     def fits(self, reason: str) -> bool:
         return reason != DATA and (self.reasons is None or reason in self.reasons)
@@ -158,6 +161,7 @@ def look_below(
 def add_extra(root: Path, tree: Tree, extra: Sequence[Extra], rules: Rules, max_bytes: int) -> dict[str, str]:
     """Take up what is left out at or below the paths of `extra`, the smallest first."""
     wanted: set[str] = set()
+    new = {one.path for one in extra if one.may_be_new}
     with_parts = {"", *(parent for path in tree.left_out for parent in parents_of(path))}
     for one in extra:
         above = covering(one.path, tree.left_out)
@@ -175,7 +179,7 @@ def add_extra(root: Path, tree: Tree, extra: Sequence[Extra], rules: Rules, max_
         except TooMuch as error:
             unsaved[path] = str(error)
             continue
-        if part.files or part.folders:
+        if part.files or part.folders or path in new:
             found.append((sum(entry.size for entry in part.files.values()), path, part))
     left = max_bytes
     for size, path, part in sorted(found, key=lambda item: (item[0], item[1])):
@@ -186,7 +190,7 @@ def add_extra(root: Path, tree: Tree, extra: Sequence[Extra], rules: Rules, max_
         tree.files.update(part.files)
         tree.fresh += part.fresh
         tree.folders.update(part.folders)
-        for parent in parents_of(path):
+        for parent in parents_of(path) if part.files or part.folders else ():
             info = stat_of(root, parent)
             tree.folders.setdefault(parent, stat.S_IMODE(info.st_mode) if info else 0o755)
         # A part of a folder that is left out is saved; the folder as a whole stays left out.
@@ -194,6 +198,29 @@ def add_extra(root: Path, tree: Tree, extra: Sequence[Extra], rules: Rules, max_
         tree.left_out.update(part.left_out)
         tree.whole.append(path)
     return unsaved
+
+
+def copy_of(tree: Tree) -> Tree:
+    """With lists of its own; the entries are the same."""
+    return Tree(dict(tree.files), dict(tree.folders), dict(tree.left_out), list(tree.whole), list(tree.fresh))
+
+
+def take_over(tree: Tree, other: Tree, path: str) -> None:
+    """What `other` covers from end to end at `path`, as far as `tree` does not cover it."""
+
+    def is_new(name: str) -> bool:
+        return is_below(name, path) and not any(is_below(name, one) for one in tree.whole)
+
+    if covering(path, tree.left_out) is None or not is_new(path):
+        return
+    tree.files.update((name, entry) for name, entry in other.files.items() if is_new(name))
+    tree.folders.update((name, mode) for name, mode in other.folders.items() if is_new(name))
+    for parent in parents_of(path):
+        if parent in other.folders:
+            tree.folders.setdefault(parent, other.folders[parent])
+    tree.left_out.pop(path, None)
+    tree.left_out.update((name, why) for name, why in other.left_out.items() if is_new(name))
+    tree.whole.append(path)
 
 
 def stat_of(root: Path, relative: str) -> os.stat_result | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -316,6 +317,21 @@ class Snapshots:
             raise StoreError(f"the snapshots of {self.root} are not in {self.folder} any more")
         meta = json.loads(self.git("cat-file", "blob", f"{commit}:meta"))
         return build(meta, self.git("ls-tree", "-r", "-z", "--full-tree", commit))
+
+    def whole_paths(self, commits: Sequence[str]) -> dict[str, list[str]]:
+        """What saved states cover from end to end besides the rules; nothing for one that has gone."""
+        found: dict[str, list[str]] = {}
+        if not commits or not self.is_begun:
+            return found
+        said = io.BytesIO(
+            self.git("cat-file", "--batch", given="".join(f"{c}:meta\n" for c in commits).encode())
+        )
+        for commit in commits:
+            head = said.readline().split()
+            if head[1:2] == [b"blob"]:
+                found[commit] = json.loads(said.read(int(head[2])))["whole"]
+                said.read(1)
+        return found
 
     @contextlib.contextmanager
     def contents(self) -> Iterator[Callable[[str, Callable[[bytes], Any]], None]]:

@@ -23,7 +23,14 @@ SAFE = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c"
 OFFLINE = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 
 
-WAITED_FOR = (".gitignore", ".gitattributes", ".git/info/exclude")
+WAITED_FOR = (
+    ".gitignore",
+    ".gitattributes",
+    *(
+        f".git/{name}"
+        for name in ("HEAD", "config", "index", "packed-refs", "info/exclude", "info/attributes")
+    ),
+)
 
 
 def _is_odd(path: Path) -> bool:
@@ -31,6 +38,13 @@ def _is_odd(path: Path) -> bool:
         return not stat.S_ISREG(path.stat().st_mode)
     except OSError:
         return False
+
+
+def _refuse_odd(root: Path, command: str) -> None:
+    """Git would wait for a pipe by such a name until somebody writes into it."""
+    for name in WAITED_FOR:
+        if _is_odd(root / name):
+            raise StoreError(f"git {command} in {root}: {name} is no file; remove it")
 
 
 def git_program() -> str | None:
@@ -48,10 +62,7 @@ def ask(root: Path, *arguments: str, given: bytes | None = None) -> bytes:
     program = git_program()
     if program is None:
         raise StoreError("git is not installed; install it, or set snapshots to off")
-    for name in WAITED_FOR:
-        if _is_odd(root / name):
-            # Git would wait for a pipe by this name until somebody writes into it.
-            raise StoreError(f"git {arguments[0]} in {root}: {name} is no file; remove it")
+    _refuse_odd(root, arguments[0])
     command = [program, *SAFE, "--git-dir", str(root / ".git"), "--work-tree", str(root), *arguments]
     try:
         done = subprocess.run(
@@ -78,6 +89,8 @@ def harmless(folder: Path) -> dict[str, str]:
     off = [("core.fsmonitor", "false"), ("core.hooksPath", os.devnull), ("log.showSignature", "false")]
     program = git_program()
     if program is not None:
+        top = next((path for path in (folder, *folder.parents) if os.path.lexists(path / ".git")), folder)
+        _refuse_odd(top, "config")
         command = [program, "config", "--null", "--name-only", "--get-regexp", r"^(filter|diff)\..*"]
         try:
             done = subprocess.run(

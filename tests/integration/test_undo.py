@@ -15,10 +15,12 @@ from support.agents import DONE, Run, call, check_prefixes, start, step
 from support.fleet import FleetClient, fan_out, item
 from support.trees import picture
 
+from k3agent.agent import safekeeping
 from k3agent.commands.undo import undo
 from k3agent.errors import StoreError
 from k3agent.events import ApprovalAsked, Decision, Noticed
 from k3agent.store import snapshots
+from k3agent.store.filetree import Rules
 from k3agent.store.sessions import SessionStore
 from k3agent.store.snapshotrows import SnapshotKind
 
@@ -481,3 +483,48 @@ async def test_a_command_in_a_subfolder_reaches_the_whole_repository(tmp_path: P
     assert seen["folders"][str(tmp_path)]["delete"] == []
     assert cli(ws, "--yes").returncode == 0
     assert (tmp_path / "top.txt").read_text() == (tmp_path / "new.txt").read_text() == "work\n"
+
+
+async def test_an_early_step_takes_back_what_was_saved_for_later_calls_alone(repository: Path) -> None:
+    """Ignored files are saved for the call that names them, branches for the one that drops them."""
+    (repository / "build" / "notes.txt").write_text("one\n")
+    before, branches = without_git(repository), git(repository, "branch")
+    answers = [
+        step(call("write", path="first.txt", content="1\n"), call("read", path="build/notes.txt")),
+        step(call("edit", path="build/notes.txt", old="one", new="two")),
+        step(call("write", path="build/new.txt", content="3\n")),
+        step(call("edit", path="build/notes.txt", old="two", new="three")),
+        step(call("shell", command="rm build/out.bin; git branch -D side")),
+        DONE,
+    ]
+    run = await start(repository.parent, answers, allow=("shell",), sandbox="off")
+    await run.session.submit("do it")
+    await run.session.aclose()
+    after = without_git(repository)
+    assert git(repository, "branch") != branches and "build/new.txt" in after
+    assert "was not saved" not in cli(repository, "--to", "1", "--dry-run").stdout
+    done = cli(repository, "--to", "1", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert without_git(repository) == before
+    assert git(repository, "branch") == branches
+    redo = done.stdout.split("--to ")[1].split()[0]
+    assert cli(repository, "--to", redo, "--yes").returncode == 0
+    assert without_git(repository) == after
+
+
+async def test_in_a_folder_of_too_many_files_all_that_calls_named_is_taken_back(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safekeeping, "rules_of", lambda root, home: Rules(max_files=2))
+    before = without_git(repository)
+    answers = [
+        step(call("write", path="src/d.py", content="d\n"), call("read", path="src/c.py")),
+        step(call("edit", path="src/c.py", old="src/c.py", new="changed")),
+        DONE,
+    ]
+    run = await start(repository.parent, answers)
+    await run.session.submit("do it")
+    await run.session.aclose()
+    assert "more files than are saved" in " ".join(event.text for event in run.of(Noticed))
+    assert cli(repository, "--to", "1", "--yes").returncode == 0
+    assert without_git(repository) == before

@@ -1,4 +1,4 @@
-"""A damaged store: whatever stands in a cell or page, reads give rows or a StoreError that says what to do."""
+"""A damaged store: whatever stands in a cell or page, reads give rows or an error that says what to do."""
 
 from __future__ import annotations
 

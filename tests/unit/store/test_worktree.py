@@ -39,3 +39,15 @@ def test_missing_objects_are_not_fetched(root: Path) -> None:
     environ = {**os.environ, **worktree.harmless(root)}
     subprocess.run(command, cwd=root, check=False, capture_output=True, env=environ)
     assert not (root / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["HEAD", "config", "index", "packed-refs"])
+def test_a_pipe_in_the_place_of_a_file_of_git_is_not_waited_for(root: Path, name: str) -> None:
+    (root / ".git" / name).unlink(missing_ok=True)
+    os.mkfifo(root / ".git" / name)
+    (root / "below").mkdir()
+    with pytest.raises(StoreError, match=f"{name} is no file; remove it"):
+        worktree.ask(root, "ls-files")
+    with pytest.raises(StoreError, match=f"{name} is no file; remove it"):
+        worktree.harmless(root / "below")
+    assert worktree.roots_of([root / "below"]) == (root,)
