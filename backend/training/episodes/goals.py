@@ -72,6 +72,9 @@ MODULES = (
     "carrying",
     "everyday",
     "firstcode",
+    "projectfacts",
+    "firstfiles",
+    "marking",
 )
 SECOND_MODULES = (
     "gittasks",

@@ -20,7 +20,7 @@ NEW = (
     "result_of show_lines is_used env_used longest_file count_tests count_dir methods_of importers_of "
     "explain_file find_kind near_name near_names near_file ask_role set_role "
     "set_spoken_from value_spoken run_endless tests_endless "
-    "check_failed check_call check_missing check_hopeless"
+    "check_failed check_call check_missing check_hopeless create_in_folder"
 )
 
 

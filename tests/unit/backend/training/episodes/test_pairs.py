@@ -23,6 +23,9 @@ NEW = (
     "set_two set_two_in rename_two add_line_both docstring_for move_with_imports"
     " create_print create_says ignore_line require fix_typo fix_typos add_param_only"
     " fix_bug_in raise_when set_default remove_unused about_project"
+    " find_todos project_version set_version set_version_in python_needed list_deps copy_file create_folder"
+    " create_heading create_headed create_class add_class comment_out comment_in hint_param"
+    " hint_return undo_nothing"
 )
 
 
@@ -56,7 +59,8 @@ def test_oracles_are_accepted_and_half_of_the_work_is_not(player: Player, name: 
         session.user("a task")
         _, answer = played(plan, session)
         after = player.box.workspace.snapshot()
-        assert plan.check(Outcome(files, after, answer)) is None, (plan.slots, answer)
+        outcome = Outcome(files, after, answer, player.box.workspace.root)
+        assert plan.check(outcome) is None, (plan.slots, answer)
         changed = sorted(path for path in after if files.get(path) != after[path])
         if changed:
             half = {**after, changed[0]: files.get(changed[0], "")}
