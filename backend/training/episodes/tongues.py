@@ -37,7 +37,7 @@ HINTS = {
 SPOKEN = {
     "german": re.compile(
         r"\b(?:der|die|das|ist|sind|es|gibt|in|im|an|auf|wurde|steht|heißt|Zeile|Dateien?|nicht|liegt|liegen"
-        r"|alle|behoben|ich|was|hallo|hier)\b",
+        r"|alle|behoben|ich|was|hallo|hier|definiert)\b",
         re.IGNORECASE,
     ),
     "chinese": re.compile(r"[\u4e00-\u9fff]|：\n"),

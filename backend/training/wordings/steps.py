@@ -16,7 +16,7 @@ LISTS = {
         "{0}. Next, {1}. Last, {2}", "{0}, then {1}. When that is done, {2}", "small stuff:\n- {0}\n- {1}\n- {2}",
         "the review says:\n1. {0}\n2. {1}\n3. {2}", "for the release:\n- {0}\n- {1}\n- {2}",
         "# Wishes\n\n+ {0}\n+ {1}\n+ {2}", "{0} / {1} / {2}", "It's a triple: {0} | {1} | {2}", "{0}. While you're at it, {1}. And {2}",
-        "{0}. Besides that, {1}. Also {2}", "can you please {0}? Then {1}, and {2}", "I have three tasks for you:\n1. {0}\n2. {1}\n3. {2}",
+        "{0}. Besides that, {1}. Also {2}", "I have three tasks for you:\n1. {0}\n2. {1}\n3. {2}",
         "there are some things to do:\n- {0}\n- {1}\n- {2}", "the following needs to be done:\n- {0}\n- {1}\n- {2}",
         "{0}. Once you have that, {1}. Then {2}", "{0}\nthen {1}\nthen {2}", "could you help me with these?\n1. {0}\n2. {1}\n3. {2}",
         "1st: {0}\n2nd: {1}\n3rd: {2}", "some small edits please: {0}; {1}; {2}", "{0}, then {1}, and finally {2}", "• {0}\n• {1}\n• {2}",
@@ -43,7 +43,7 @@ COMMITS = {
         "can you {0} and then commit with the message {1}?", "{0}; add and commit it with the message {1}", "{0}. Stage and commit it: {1}",
         "{0}; git should remember that as {1}", "{0}. History entry: {1}", "{0} ({1} goes into git log)", "{0}, ci {1}",
         "as revision {1}: {0}", "{0} and commit (message {1})", "{0}, commit -m {1}", "{0} && git commit -am {1}",
-        "please {0}. After that, please commit with {1}", "I need you to {0}. Commit it then, message {1}", "{0}. I want a commit for that: {1}",
+        "{0}. I want a commit for that: {1}",
         "{0}. It should be committed as {1}", "{0}, and create a commit {1} for it", "{0}. Then create a git commit, {1}",
         "{0}; when finished, commit the result as {1}", "two things: {0}, and commit it with the message {1}", "{0}\nthen commit: {1}",
         "{0}\ngit commit -m {1}", "{0}. Commit when ready, with {1}", "{0}, and commit. Use {1} as the message", "{0} (commit message: {1})",
@@ -63,7 +63,7 @@ def listed(texts: list[str], rng: Random, part: str) -> str:
         return frame.format(*texts)
     lines = frame.split("\n")
     marked = [line for line in lines if "{1}" in line and "{0}" not in line and "{2}" not in line]
-    if not marked or "1" in marked[0].replace("{1}", "") or "2" in marked[0]:
+    if not marked or any(sign.isalnum() for sign in marked[0].replace("{1}", "")):
         mark = rng.choice(("- ", "* ", "", "- "))
         return "\n".join(f"{mark}{text}" for text in texts)
     mark = marked[0].partition("{1}")[0]
