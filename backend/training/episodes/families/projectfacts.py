@@ -134,16 +134,16 @@ def project_version(ctx: Setting) -> Plan | None:
     return Plan("project_version", "explain", {}, play, check, prepare=lambda files: files.update(fresh))
 
 
-@goal("set_version", "setvalue", 1.2)
-def set_version(ctx: Setting) -> Plan | None:
+@goal("set_project_version", "setvalue", 1.2)
+def set_project_version(ctx: Setting) -> Plan | None:
     """Give the project another version; the file is not named."""
-    return _new_version(ctx, "set_version")
+    return _new_version(ctx, "set_project_version")
 
 
-@goal("set_version_in", "setvalue", 1.0)
-def set_version_in(ctx: Setting) -> Plan | None:
+@goal("set_project_version_in", "setvalue", 1.0)
+def set_project_version_in(ctx: Setting) -> Plan | None:
     """Give the project another version in a file that is named."""
-    return _new_version(ctx, "set_version_in")
+    return _new_version(ctx, "set_project_version_in")
 
 
 def _new_version(ctx: Setting, name: str) -> Plan | None:
@@ -163,7 +163,7 @@ def _new_version(ctx: Setting, name: str) -> Plan | None:
         return None
 
     def play(session: Session) -> tuple[str, str]:
-        if name == "set_version":
+        if name == "set_project_version":
             rows = _find_version(session, f"The version becomes {new}. Find where it stands.")
         else:
             view = open_file(session, path, f"The version in {path} becomes {new}. Read it.")
@@ -192,7 +192,7 @@ def _new_version(ctx: Setting, name: str) -> Plan | None:
         return "The diff shows it.", f"The version in `{hit.path}` is `{new}` now; it was `{have}`."
 
     expected = checks.replace_line(text, line.line, line.text.replace(old[0], new))
-    slots = {"value": new} | ({"path": path} if name == "set_version_in" else {})
+    slots = {"value": new} | ({"path": path} if name == "set_project_version_in" else {})
     return Plan(
         name,
         "setvalue",

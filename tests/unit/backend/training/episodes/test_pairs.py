@@ -23,8 +23,8 @@ NEW = (
     "set_two set_two_in rename_two add_line_both docstring_for move_with_imports"
     " create_print create_says ignore_line require fix_typo fix_typos add_param_only"
     " fix_bug_in raise_when set_default remove_unused about_project"
-    " find_todos project_version set_version set_version_in python_needed list_deps copy_file create_folder"
-    " create_heading create_headed create_class add_class comment_out comment_in hint_param"
+    " find_todos project_version set_project_version set_project_version_in python_needed list_deps copy_file"
+    " create_folder create_heading create_headed create_class add_class comment_out comment_in hint_param"
     " hint_return undo_nothing"
 )
 
