@@ -55,7 +55,7 @@ SESSIONS: dict[int, tuple[Step, ...]] = {
     1: (
         Step("tests", "tests", seconds=150),
         _tune("experts", "moe_experts", 85, 16, "Kimi-Linear"),
-        _tune("kda", "kda_prefill", 75, 24),
+        _tune("kda", "kda_prefill", 100, 32),
         _tune("mla", "mla_decode mla_prefill", 80, 6),
         _tune("packed", "moe_experts", 70, 8, "K3"),
         _tune("decode", "kda_decode", 30, 3),
