@@ -46,8 +46,8 @@ def _long_version(ctx: Setting) -> str:
     )
 
 
-@goal("set_version", "data", 1.8, level=1)
-def set_version(ctx: Setting) -> Plan | None:
+@goal("set_whole_version", "data", 1.8, level=1)
+def set_whole_version(ctx: Setting) -> Plan | None:
     """Write a whole version into a manifest."""
     path = ctx.rng.choice((*sorted(VERSIONED), "pyproject.toml", "package.json"))
     if any(other.endswith(path) for other in ctx.facts.files):
@@ -71,7 +71,7 @@ def set_version(ctx: Setting) -> Plan | None:
         return "The diff shows it.", f"The version in `{view.path}` is now `{new}` (was {have})."
 
     return Plan(
-        "set_version",
+        "set_whole_version",
         "data",
         {"version": new, "path": path},
         play,

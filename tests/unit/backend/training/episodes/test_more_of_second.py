@@ -20,7 +20,7 @@ from k3agent.backend.training.episodes.words import Words
 
 NEW = """
     git_commit_own git_log_n git_last_commit git_diff_all git_stash git_discard_all git_unstash
-    set_version add_requirement remove_requirement add_checkbox set_deep
+    set_whole_version add_requirement remove_requirement add_checkbox set_deep
 """.split()  # noqa: SIM905
 
 
