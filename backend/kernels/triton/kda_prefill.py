@@ -144,6 +144,42 @@ def _store_rows(
 
 
 @triton.jit
+def _walk_some(
+    S, begin, end, first, start, stop, head, gate_ptr, gate_stride, norm_ptr, y_ptr,
+    w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr, eps,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
+    CHUNK: tl.constexpr, WHOLE: tl.constexpr, PREC: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Some chunks of a sequence with tiles from `first` on. Nothing here may keep loads from running ahead."""
+    inner, index = tl.arange(0, BLOCK), tl.arange(0, CHUNK)
+    values_v = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    in_v = values_v < HEAD_DIM
+    for number in tl.range(begin, end, num_stages=STAGES):
+        place = ((first + number) * HEADS + head) * CHUNK
+        S, o = _advance(
+            S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr,
+            CHUNK, BLOCK, PREC,
+        )  # fmt: skip
+        _store_rows(
+            o, y_ptr, gate_ptr, gate_stride, norm_ptr, head, start + number * CHUNK + index, stop,
+            values_v, in_v, eps, HEADS, HEAD_DIM, WHOLE,
+        )  # fmt: skip
+    return S
+
+
+@triton.jit
+def _next_export(exports_ptr, begin, start, stop, CHUNK: tl.constexpr):
+    """The end of the chunks up to the next whose state is wanted as well, or of as many as are looked through
+    at once, or of all."""
+    AHEAD: tl.constexpr = 256
+    number = begin + tl.arange(0, AHEAD)
+    row = start + (number + 1) * CHUNK - 1
+    target = tl.load(exports_ptr + row, mask=row < stop, other=-1)
+    most = tl.minimum(begin + AHEAD, tl.cdiv(stop - start, CHUNK))
+    return tl.min(tl.where(target >= 0, number + 1, most))
+
+
+@triton.jit
 def _walk_kernel(
     x_ptr, x_stride, gate_ptr, gate_stride, norm_ptr, y_ptr, tails_ptr, states_ptr,
     cu_ptr, slots_ptr, has_state_ptr, exports_ptr, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr,
@@ -158,27 +194,25 @@ def _walk_kernel(
     if stop - start <= most_short:
         return
     slot, keeps = tl.load(slots_ptr + sequence), tl.load(has_state_ptr + sequence)
-    inner, index = tl.arange(0, BLOCK), tl.arange(0, CHUNK)
+    inner = tl.arange(0, BLOCK)
     values_v = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
-    in_v = values_v < HEAD_DIM
-    square = (inner < HEAD_DIM)[:, None] & in_v[None, :]
+    square = (inner < HEAD_DIM)[:, None] & (values_v < HEAD_DIM)[None, :]
     STATE: tl.constexpr = HEADS * HEAD_DIM * HEAD_DIM
     at_state = (head * HEAD_DIM + inner)[:, None] * HEAD_DIM + values_v[None, :]
     state_ptr = states_ptr + slot.to(tl.int64) * STATE
     S = tl.load(state_ptr + at_state, mask=square & (keeps != 0), other=0.0)
     first = (start // CHUNK + sequence).to(tl.int64)
-    for number in tl.range(0, tl.cdiv(stop - start, CHUNK), num_stages=STAGES):
-        place = ((first + number) * HEADS + head) * CHUNK
-        S, o = _advance(
-            S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr,
-            CHUNK, BLOCK, PREC,
-        )  # fmt: skip
-        _store_rows(
-            o, y_ptr, gate_ptr, gate_stride, norm_ptr, head, start + number * CHUNK + index, stop,
-            values_v, in_v, eps, HEADS, HEAD_DIM, WHOLE,
-        )  # fmt: skip
-        if EXPORTS:
-            end = start + (number + 1) * CHUNK
+    number, count = 0, tl.cdiv(stop - start, CHUNK)
+    if EXPORTS:
+        while number < count:
+            begin = number
+            number = _next_export(exports_ptr, begin, start, stop, CHUNK)
+            S = _walk_some(
+                S, begin, number, first, start, stop, head, gate_ptr, gate_stride, norm_ptr, y_ptr,
+                w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr, eps,
+                HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES,
+            )  # fmt: skip
+            end = start + number * CHUNK
             target = tl.load(exports_ptr + end - 1, mask=end <= stop, other=-1)
             if target >= 0:
                 tl.store(states_ptr + target.to(tl.int64) * STATE + at_state, S, mask=square)
@@ -187,6 +221,12 @@ def _walk_kernel(
                         x_ptr, x_stride, tails_ptr, slot, target, head, start, end, keeps,
                         HEADS, HEAD_DIM, BLOCK, TAPS, TAIL,
                     )  # fmt: skip
+    else:
+        S = _walk_some(
+            S, number, count, first, start, stop, head, gate_ptr, gate_stride, norm_ptr, y_ptr,
+            w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr, eps,
+            HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES,
+        )  # fmt: skip
     tl.store(state_ptr + at_state, S, mask=square)
     if tl.program_id(0) == 0:
         tl.debug_barrier()
