@@ -56,6 +56,24 @@ COMMITS = {
 }  # fmt: skip
 
 
+COMMITS_OWN = {
+    "train": (
+        "{0} and commit", "{0} and commit it", "{0} and commit that", "{0} and commit the change", "{0}, then commit", "{0}, then commit it",
+        "{0}. Then commit", "{0}. Then commit it", "{0}. Commit it afterwards", "{0}. Commit this", "{0}. Please commit it too", "{0}; commit",
+        "{0}; then make a commit", "{0} and make a commit", "{0}, and commit everything", "{0} and then git commit", "{0} && git commit",
+        "{0}. When done, commit", "{0}. When that's done, make a commit", "{0} and check it in", "{0}, then check that in", "{0}. Git commit too",
+        "1. {0}\n2. commit", "1. {0}\n2. commit the change", "- {0}\n- commit it", "{0}\nthen commit", "first {0}, then commit",
+        "could you {0} and commit that?", "can you {0} and then commit?", "two things: {0}, and commit the result",
+        "{0} and commit it with a fitting message", "{0}. Commit it with a good message", "{0}, then commit with a message of your choice",
+    ),
+    "held_out": (
+        "{0}. And please commit the result", "{0}, and don't forget to commit", "{0}. That should be committed as well", "{0} + commit",
+        "{0}. I want that committed when you're done", "{0}\n\nCommit when finished, you can choose the message", "{0}, commit included",
+        "once you've done this, commit: {0}",
+    ),
+}  # fmt: skip
+
+
 def listed(texts: list[str], rng: Random, part: str) -> str:
     """Two to four wishes in one message."""
     frame = _pick(LISTS, rng, part)
@@ -75,6 +93,11 @@ def committed(wish: str, message: str, rng: Random, part: str) -> str:
     mark = rng.choice(('"', '"', "'", "`"))
     text = f"{mark}{message}{mark}" if mark not in message else message
     return _pick(COMMITS, rng, part).format(wish, text)
+
+
+def committed_own(wish: str, rng: Random, part: str) -> str:
+    """A change and a commit of it, whose message is not given."""
+    return _pick(COMMITS_OWN, rng, part).format(wish)
 
 
 def _pick(frames: dict[str, tuple[str, ...]], rng: Random, part: str) -> str:

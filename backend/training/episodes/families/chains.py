@@ -16,7 +16,7 @@ from k3agent.backend.training.episodes.families.gittasks import with_commit
 from k3agent.backend.training.episodes.families.repair import fixed, play_fix
 from k3agent.backend.training.episodes.families.versions import VERSIONED, draw_version, versioned
 from k3agent.backend.training.episodes.gitrepo import Commit, Repository, git
-from k3agent.backend.training.episodes.policy import esc, hits, open_file, quoted
+from k3agent.backend.training.episodes.policy import base_name, esc, hits, open_file, quoted
 from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session, played
 from k3agent.backend.training.wordings import catalog, grammar, steps
@@ -126,15 +126,18 @@ def _order(number: int, count: int) -> str:
 
 @goal("edit_commit", "chain", 2.0, level=1)
 def edit_commit(ctx: Setting) -> Plan | None:
-    """A change, and a commit of it."""
+    """A change, and a commit of it, with or without a given message."""
     rng = ctx.rng
     step = draw_step(ctx, EDITS, set())
     if step is None or " " in step.target:
         return None
-    message = gitrepo.subject(rng, ctx.words)
+    message = gitrepo.subject(rng, ctx.words) if rng.random() < 0.7 else ""
     commits = [Commit(gitrepo.subject(rng, ctx.words)) for _ in range(rng.choice((1, 1, 2)))]
     repo = Repository(rng.choice(gitrepo.BRANCHES), commits, rng.choice(gitrepo.NAMES))
-    prompt = steps.committed(step.text, message, rng, ctx.words.part)
+    if message:
+        prompt = steps.committed(step.text, message, rng, ctx.words.part)
+    else:
+        prompt = steps.committed_own(step.text, rng, ctx.words.part)
 
     def check(outcome: Outcome) -> str | None:
         wrong = step_check(step, outcome) or checks.unchanged(outcome, step.target)
@@ -142,9 +145,10 @@ def edit_commit(ctx: Setting) -> Plan | None:
             return wrong
         if outcome.before == outcome.after:
             return None
-        subject = git(outcome.root, "log", "-1", "--format=%s").strip()
-        if subject != message or git(outcome.root, "status", "--short"):
-            return f"the change is not committed as {message!r}"
+        rows = git(outcome.root, "log", "--format=%s").split("\n")[:-1]
+        is_named = rows[0] == message if message else base_name(step.target).split(".")[0] in rows[0]
+        if not is_named or len(rows) != len(commits) + 1 or git(outcome.root, "status", "--short"):
+            return f"the change is not committed as {message or 'what it is'!r}"
         return None
 
     play = with_commit(ctx, step.plan, message)

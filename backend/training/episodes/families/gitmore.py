@@ -12,6 +12,7 @@ from k3agent.backend.training.episodes.families.gittasks import (
     draw_scene,
     git_plan,
     status,
+    subject_for,
 )
 from k3agent.backend.training.episodes.families.look import bullet_list
 from k3agent.backend.training.episodes.gitrepo import git
@@ -23,24 +24,6 @@ CLEAN = 0.06
 MAX_SHOWN = 24
 NAMED = re.compile(r"\+(?:(?:async )?def |class |function |func )(\w+)|\+(\w+) = ")
 """An added line that gives something a name."""
-
-
-def subject_for(found: dict[str, str], added: str = "") -> str:
-    """A commit's subject from the changed files and their letters; `added`: the new name in the only one."""
-    new = [base_name(path) for path, mark in found.items() if mark in ("??", "A ")]
-    old = [base_name(path) for path, mark in found.items() if mark not in ("??", "A ")]
-    if added and len(old) == 1 and not new:
-        return f"Add {added} to {old[0]}"
-    parts = [f"{verb} {_names(names)}" for verb, names in (("Add", new), ("update", old)) if names]
-    text = " and ".join(parts)
-    return text[:1].upper() + text[1:]
-
-
-def _names(names: list[str]) -> str:
-    """Up to three names in words, or how many."""
-    if len(names) > 3:
-        return f"{len(names)} files"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 @goal("git_commit_own", "git", 2.0, level=1)

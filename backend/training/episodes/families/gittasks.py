@@ -195,6 +195,24 @@ def commit_all(
     return "It is committed.", f"Committed {names} on `{branch}` as `{short}`: {message}"
 
 
+def subject_for(found: dict[str, str], added: str = "") -> str:
+    """A commit's subject from the changed files and their letters; `added`: the new name in the only one."""
+    new = [base_name(path) for path, mark in found.items() if mark in ("??", "A ")]
+    old = [base_name(path) for path, mark in found.items() if mark not in ("??", "A ")]
+    if added and len(old) == 1 and not new:
+        return f"Add {added} to {old[0]}"
+    parts = [f"{verb} {_names(names)}" for verb, names in (("Add", new), ("update", old)) if names]
+    text = " and ".join(parts)
+    return text[:1].upper() + text[1:]
+
+
+def _names(names: list[str]) -> str:
+    """Up to three names in words, or how many."""
+    if len(names) > 3:
+        return f"{len(names)} files"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 @goal("git_commit_file", "git", 1.4, level=1)
 def git_commit_file(ctx: Setting) -> Plan | None:
     """Commit one file alone."""
@@ -459,12 +477,16 @@ def git_log_file(ctx: Setting) -> Plan | None:
 
 
 def with_commit(ctx: Setting, plan: Plan, message: str) -> Callable[[Session], tuple[str, str]]:
-    """The play of a plan, and after it a commit of what it changed."""
+    """The play of a plan, and after it a commit of what it changed; `message` '': one from the files."""
 
     def play(session: Session) -> tuple[str, str]:
         think, answer = plan.play(session)
         session.lead = f"{think} Now the commit."
-        last, report = commit_all(session, message, f"The message is {message}.")
+        if message:
+            last, report = commit_all(session, message, f"The message is {message}.")
+        else:
+            found = status(session, "What is changed?")
+            last, report = commit_all(session, subject_for(found), "", found=found)
         return last, f"{answer}\n{report}"
 
     return play

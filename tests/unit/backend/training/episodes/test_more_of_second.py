@@ -6,7 +6,8 @@ import pytest
 
 from k3agent.backend.training.episodes import goals as _goals  # noqa: F401 - registers all goals
 from k3agent.backend.training.episodes.facts import Facts
-from k3agent.backend.training.episodes.families.gitmore import NAMED, subject_for
+from k3agent.backend.training.episodes.families.gitmore import NAMED
+from k3agent.backend.training.episodes.families.gittasks import subject_for
 from k3agent.backend.training.episodes.families.nested import draw_deep, places_of
 from k3agent.backend.training.episodes.families.requirements import VERSION, entry_like
 from k3agent.backend.training.episodes.gitrepo import git
@@ -20,7 +21,7 @@ from k3agent.backend.training.episodes.words import Words
 
 NEW = """
     git_commit_own git_log_n git_last_commit git_diff_all git_stash git_discard_all git_unstash
-    set_whole_version add_requirement remove_requirement add_checkbox set_deep
+    set_whole_version add_requirement remove_requirement add_checkbox set_deep edit_commit
 """.split()  # noqa: SIM905
 
 
