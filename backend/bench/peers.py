@@ -11,7 +11,7 @@ import torch
 
 from k3agent.backend.bench import standins
 from k3agent.backend.bench.standin_runs import Plan, Tell
-from k3agent.backend.kernels.gpu import failures
+from k3agent.backend.kernels.gpu import failures_of_trials
 
 Note = Callable[[str, float], None]
 """Called with the name of a figure, that of ours, and its value."""
@@ -40,7 +40,7 @@ def measure(
         if part in parts:
             try:
                 maker()
-            except failures() as error:
+            except failures_of_trials() as error:
                 tell(f"transformers: {part} failed: {error}")
 
 

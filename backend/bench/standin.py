@@ -40,7 +40,7 @@ from k3agent.backend.engine.runner import Runner
 from k3agent.backend.errors import BackendError
 from k3agent.backend.kernels.ahead import compiling_ahead
 from k3agent.backend.kernels.bench import Ceiling, ceiling_of, environment
-from k3agent.backend.kernels.gpu import failures, gpu_name
+from k3agent.backend.kernels.gpu import failures_of_trials, gpu_name
 from k3agent.backend.kernels.registry import CHOICES
 
 PARTS = ("first", "prefill", "decode", "chunks", "checkpoint", "exact")
@@ -89,7 +89,7 @@ def figures(
     for part in parts:
         try:
             yield from makers[part]()
-        except (*failures(), BackendError) as error:
+        except (*failures_of_trials(), BackendError) as error:
             # memory that does not suffice for one part may do for the next
             tell(f"{part} failed: {type(error).__name__} {error}")
 

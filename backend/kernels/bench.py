@@ -21,7 +21,7 @@ import torch
 from k3agent.backend.kernels import cases, registry
 from k3agent.backend.kernels.ahead import compiling_ahead
 from k3agent.backend.kernels.cases import Case, Setting
-from k3agent.backend.kernels.gpu import failures, gpu_name, has_triton
+from k3agent.backend.kernels.gpu import failures_of_trials, gpu_name, has_triton
 from k3agent.backend.kernels.pinned import Tuned
 from k3agent.backend.kernels.timing import REPEATS, measure
 
@@ -84,7 +84,7 @@ def run_case(case: Case, device: torch.device, repeats: int) -> Iterator[Row]:
             if device.type == "cuda" and name in case.graphs:
                 captured = measure(call, device, graph=True, repeats=repeats).median_ms * 1e3
             error = case.error(name) if case.error is not None else None
-        except failures() as failure:
+        except failures_of_trials() as failure:
             log.warning("%s %s %s: %r", case.op, case.shape, name, failure)
             continue
         best = min(eager.median_ms * 1e3, captured or float("inf"))

@@ -33,12 +33,18 @@ def gpu_name(device: torch.device) -> str:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What a kernel raises that does not compile, does not fit the device or cannot run."""
-    kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, ImportError)
-    # of the compiler itself, for configurations that it did not think of
-    kinds += (AssertionError, LookupError, TypeError)
-    if has_triton():
-        from triton.errors import TritonError  # pyright: ignore[reportMissingImports]  # an optional package
+    """What a kernel raises that does not compile, does not fit the device or cannot run: errors of PyTorch,
+    CUDA and Triton. What else is raised is a mistake of ours, which nobody is to take for the device's.
+    """
+    if not has_triton():
+        return (RuntimeError,)
+    from triton.errors import TritonError  # pyright: ignore[reportMissingImports]  # an optional package
 
-        kinds = (*kinds, TritonError)
-    return kinds
+    return (RuntimeError, TritonError)
+
+
+def failures_of_trials() -> tuple[type[Exception], ...]:
+    """What a measurement outlives: also what the compiler raises for configurations that it did not think of,
+    and packages that are not there. It is told in the table.
+    """
+    return (*failures(), AssertionError, ImportError, LookupError, TypeError, ValueError)

@@ -98,7 +98,7 @@ class Search:
         shown = " ".join(f"{value}" for values in config.values() for value in values.values())
         try:
             found = [time_candidate(case, config, self.device) for case in self.cases]
-        except gpu.failures() as failure:
+        except gpu.failures_of_trials() as failure:
             print(f"  {shown}: {type(failure).__name__}", file=sys.stderr)
             return
         times, error = [elapsed for elapsed, _ in found], max((e or 0.0 for _, e in found), default=0.0)
@@ -120,7 +120,7 @@ class Search:
                     for case in self.cases:
                         try:
                             case.calls[registry.TRITON]()
-                        except gpu.failures():
+                        except gpu.failures_of_trials():
                             break
 
     def descend(self, deadline: float) -> None:

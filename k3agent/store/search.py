@@ -135,28 +135,28 @@ def _follow(index: sqlite3.Connection, home: Path) -> int:
         return 0
     end = time.monotonic() + PATIENCE_S
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as sessions:
-        _require_whole(sessions, path)
+        there = _there(sessions, path)
         known = dict(index.execute("SELECT session_id, seq FROM indexed"))
-        _drop_gone(index, sessions, known)
-        behind = [
-            (session_id, cwd)
-            for session_id, seq, cwd in sessions.execute(
-                "SELECT m.session_id, max(m.seq), coalesce(s.cwd, '') FROM messages m"
-                " LEFT JOIN sessions s ON s.id = m.session_id GROUP BY m.session_id"
-                " ORDER BY coalesce(s.updated_at, '') DESC"
-            )
-            if seq > known.get(session_id, 0)
-        ]
+        # Those that were deleted while a search took them up.
+        for session_id in known.keys() - {session_id for session_id, _, _ in there}:
+            _forget(index, session_id)
+        behind = [(session_id, cwd) for session_id, seq, cwd in there if seq > known.get(session_id, 0)]
         for at, (session_id, cwd) in enumerate(behind):
             if not _follow_session(index, sessions, session_id, cwd, known.get(session_id, 0), end):
                 return len(behind) - at
     return 0
 
 
-def _require_whole(sessions: sqlite3.Connection, path: Path) -> None:
-    """What is wrong with the sessions is not mended by a new index."""
+def _there(sessions: sqlite3.Connection, path: Path) -> list[tuple[str, int, str]]:
+    """(id, newest message, folder) of each session, the newest session first: one look at the index of
+    messages, which each search takes. What is wrong with the sessions is not mended by a new index.
+    """
     try:
-        sessions.execute("SELECT max(seq) FROM messages").fetchone()
+        return sessions.execute(
+            "SELECT m.session_id, m.newest, coalesce(s.cwd, '') FROM"
+            " (SELECT session_id, max(seq) AS newest FROM messages GROUP BY session_id) m"
+            " LEFT JOIN sessions s ON s.id = m.session_id ORDER BY coalesce(s.updated_at, '') DESC"
+        ).fetchall()
     except sqlite3.OperationalError:
         # Locked, or not there yet.
         raise
@@ -164,13 +164,6 @@ def _require_whole(sessions: sqlite3.Connection, path: Path) -> None:
         raise StoreError(
             f"the session store {path} cannot be read: {error}; `k3agent doctor` says what to do"
         ) from error
-
-
-def _drop_gone(index: sqlite3.Connection, sessions: sqlite3.Connection, known: dict[str, int]) -> None:
-    """A session that was deleted while a search took it up."""
-    there = {row[0] for row in sessions.execute("SELECT DISTINCT session_id FROM messages")}
-    for session_id in known.keys() - there:
-        _forget(index, session_id)
 
 
 def _follow_session(

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,23 @@ def test_what_a_search_took_up_of_a_session_that_was_deleted_meanwhile_goes(stor
     store._db.execute("DELETE FROM messages WHERE session_id = 'one'")
     assert not search(store.home, "confidentialword").hits
     store.close()
+
+
+def test_a_search_looks_at_the_messages_once_where_none_is_new(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(store, "one", 1, "a first word")
+    assert search(store.home, "first").hits
+    asked, connect = list[str](), sqlite3.connect
+
+    def listening(*words: Any, **more: Any) -> sqlite3.Connection:
+        made = connect(*words, **more)
+        made.set_trace_callback(asked.append)
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", listening)
+    assert search(store.home, "first").hits
+    assert len([one for one in asked if "FROM messages" in one]) == 1
 
 
 def test_what_is_broken_is_named(tmp_path: Path) -> None:

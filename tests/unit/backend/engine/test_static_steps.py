@@ -23,6 +23,7 @@ from k3agent.backend.engine.messages import (
 )
 from k3agent.backend.engine.process import load
 from k3agent.backend.engine.runner import Runner
+from k3agent.backend.engine.static_steps import StaticStep
 from k3agent.backend.engine.work import Work
 
 NUM_PAGES, NUM_SLOTS = 12, 6
@@ -166,6 +167,21 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is(
     check_equal(runners, [Work(token_ids=[7] * 16, context_len=3, page_ids=[5], state_slot=2)])
     assert not static.captures and "no CUDA graphs from the prefill of 16 on" in caplog.text
     check_equal(runners, [Work(token_ids=[7], context_len=3, page_ids=[5], state_slot=2)])
+
+
+def test_a_mistake_in_a_capture_is_not_taken_for_the_device_s(
+    runners: tuple[Runner, Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def capture(*_: object) -> None:
+        raise KeyError("a name of ours")
+
+    static = runners[1]._static
+    assert static is not None
+    monkeypatch.setattr(static, "captures", True)
+    monkeypatch.setattr(static, "_steps", {})
+    monkeypatch.setattr(StaticStep, "capture", capture)
+    with pytest.raises(KeyError, match="a name of ours"):
+        static.run([Work(token_ids=[7], context_len=3, page_ids=[5], state_slot=2)])
 
 
 def test_the_server_hears_how_far_a_start_is(tiny_dir: Path) -> None:
