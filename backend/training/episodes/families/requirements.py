@@ -58,7 +58,7 @@ def set_whole_version(ctx: Setting) -> Plan | None:
         return None
 
     def play(session: Session) -> tuple[str, str]:
-        view = open_file(session, path, f"Set the version in {path} to {new}. Read it.")
+        view = open_file(session, path, f"The version in {path} becomes {new}. Read it.")
         found = [(number, row, match[1]) for number, row in view.lines if (match := VERSION.match(row))]
         if len(found) != 1:
             raise Report(
@@ -66,9 +66,9 @@ def set_whole_version(ctx: Setting) -> Plan | None:
             )
         number, row, have = found[0]
         fresh = row.strip().replace(have, new)
-        think = f"Line {number} has {have}. It must be {new}: {fresh}"
+        think = f"It is {have} at {view.path}:{number}; put {new}."
         change_line(session, view.path, number, row.strip(), fresh, think)
-        return "The diff shows it.", f"The version in `{view.path}` is now `{new}` (was {have})."
+        return "The diff shows it.", f"The version in `{view.path}` is `{new}` now; it was `{have}`."
 
     return Plan(
         "set_whole_version",

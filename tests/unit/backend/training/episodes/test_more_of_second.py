@@ -111,7 +111,7 @@ def test_the_oracle_solves_it_and_doing_nothing_does_not(name: str) -> None:
             before = workspace.snapshot()
             player.box.new_session()
             session = Session(player.box, rng, max_chars=10**6)
-            session.user(say(plan.goal, plan.slots, rng, "train"))
+            session.user(plan.prompt or say(plan.goal, plan.slots, rng, "train"))
             assert plan.check(Outcome(before, before, "Done.", workspace.root)) is not None
             answer = played(plan, session)[1]
             solved += plan.check(Outcome(before, workspace.snapshot(), answer, workspace.root)) is None
