@@ -60,6 +60,12 @@ def test_prefill_leaves_states_behind_at_chunk_ends() -> None:
     check_agreement(kernel("kda_prefill"), problem, 1.5e-2)
 
 
+def test_prefill_leaves_states_behind_far_apart() -> None:
+    # further than what the walk looks through at once
+    problem = make_problem([64 * 300 + 5], heads=2, exports={64 * 280 - 1: 3}, dtype=torch.bfloat16, **REAL)
+    check_agreement(kernel("kda_prefill"), problem, 1.5e-2)
+
+
 @pytest.mark.parametrize(("heads", "bound"), MODELS)
 @pytest.mark.parametrize("cuts", [[512], [512, 1024], [64, 1536], [1024, 2048]])
 def test_prefill_in_pieces_gives_the_same_bits(heads: int, bound: float | None, cuts: list[int]) -> None:

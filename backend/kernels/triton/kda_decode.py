@@ -27,9 +27,15 @@ from k3agent.backend.kernels.triton.kda_parts import (
 
 pinned.pin(
     "kda_decode",
-    Row({"block_v": 128, "num_warps": 8, "norm_warps": 1}),
-    candidates={"block_v": [16, 32, 64, 128], "num_warps": [1, 2, 4, 8], "norm_warps": [1]},
+    Row({"block_v": 128, "num_warps": 8, "registers": 128, "norm_warps": 1}),
+    candidates={
+        "block_v": [16, 32, 64, 128],
+        "num_warps": [1, 2, 4, 8, 16],
+        "registers": [0, 64, 80, 128],
+        "norm_warps": [1],
+    },
 )
+"""`registers`: at most so many for a thread, so that more programs fit a processor; 0: no limit."""
 
 
 @triton.jit
@@ -44,7 +50,8 @@ def _token(
     x_ptr, x_stride, z_ptr, z_stride, beta_ptr, beta_stride, tail_ptr, taps_ptr, bias_ptr, a, lower_bound,
     l2_eps, scale, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TAPS: tl.constexpr, BOUNDED: tl.constexpr,
 ):  # fmt: skip
-    """One token of one head: the new state and what it reads from it."""
+    """One token of one head: the new state and what it reads from it. All loads come first, so that none
+    waits behind a barrier; what the columns of the state share is computed once and then spread."""
     WIDTH: tl.constexpr = 3 * HEADS * HEAD_DIM
     rows = row + tl.arange(0, 1)
     valid = rows >= 0
@@ -54,14 +61,19 @@ def _token(
     k = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, k_at, in_head, rows, valid, start, keeps, WIDTH, TAPS)
     v_at = (2 * HEADS + head) * HEAD_DIM + values_v
     v = convolve(x_ptr, x_stride, tail_ptr, taps_ptr, v_at, in_v, rows, valid, start, keeps, WIDTH, TAPS)
-    q, k, v = _column(unit_rows(q, l2_eps)) * scale, _column(unit_rows(k, l2_eps)), _column(v)
-    z = tl.load(z_ptr + row.to(tl.int64) * z_stride + at, mask=in_head, other=0.0).to(tl.float32)
-    z += tl.load(bias_ptr + at, mask=in_head, other=0.0)
+    z_at = rows.to(tl.int64)[:, None] * z_stride + at[None, :]
+    z = tl.load(z_ptr + z_at, mask=in_head[None, :], other=0.0).to(tl.float32)
+    z += tl.load(bias_ptr + at, mask=in_head, other=0.0)[None, :]
     beta = sigmoid(tl.load(beta_ptr + row.to(tl.int64) * beta_stride + head).to(tl.float32))
-    S = S * power2(log_decay(z, a, lower_bound, BOUNDED) * LOG2_E)[:, None]
+    decay = power2(log_decay(z, a, lower_bound, BOUNDED) * LOG2_E)
+    q, k = unit_rows(q, l2_eps) * scale, unit_rows(k, l2_eps)
+    overlap = tl.sum(tl.sum(q * k, axis=1), axis=0)
+    q, k, v, decay = _column(q), _column(k), _column(v), _column(decay)
+    S = S * decay[:, None]
     update = beta * (v - tl.sum(S * k[:, None], axis=0))
-    S += k[:, None] * update[None, :]
-    return S, tl.sum(S * q[:, None], axis=0)
+    # what q reads from the new state, without waiting for it
+    o = tl.sum(S * q[:, None], axis=0) + overlap * update
+    return S + k[:, None] * update[None, :], o
 
 
 @triton.jit
@@ -83,14 +95,19 @@ def _recurrent_kernel(
     values_v = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     in_v = values_v < HEAD_DIM
     square = in_head[:, None] & in_v[None, :]
-    place = (head * HEAD_DIM + inner)[:, None] * HEAD_DIM + values_v[None, :]
+    # wide, so that rows are constants away from one address
+    place = inner[:, None].to(tl.int64) * HEAD_DIM + values_v[None, :]
     STATE: tl.constexpr = HEADS * HEAD_DIM * HEAD_DIM
+    states_ptr += head * (HEAD_DIM * HEAD_DIM)
     state_ptr = states_ptr + slot.to(tl.int64) * STATE
     S = tl.load(state_ptr + place, mask=square & (keeps != 0) & (stop > start), other=0.0)
     a = tl.exp(tl.load(a_log_ptr + head))
     tail_ptr = tails_ptr + slot.to(tl.int64) * ((TAPS - 1) * 3 * HEADS * HEAD_DIM)
+    weight = tl.load(norm_ptr + values_v, mask=in_v, other=0.0)
     for count in range(stop - start):
         row = start + count
+        gate_at = row.to(tl.int64) * gate_stride + head * HEAD_DIM + values_v
+        gate = tl.load(gate_ptr + gate_at, mask=in_v & WHOLE, other=0.0).to(tl.float32)
         S, o = _token(
             S, row, start, head, values_v, in_v, in_head, inner, keeps,
             x_ptr, x_stride, z_ptr, z_stride, beta_ptr, beta_stride, tail_ptr, taps_ptr, bias_ptr, a,
@@ -99,9 +116,6 @@ def _recurrent_kernel(
         at = row.to(tl.int64) * (HEADS * HEAD_DIM) + head * HEAD_DIM + values_v
         o = o.to(y_ptr.dtype.element_ty)
         if WHOLE:
-            gate_at = row.to(tl.int64) * gate_stride + head * HEAD_DIM + values_v
-            gate = tl.load(gate_ptr + gate_at, mask=in_v, other=0.0).to(tl.float32)
-            weight = tl.load(norm_ptr + values_v, mask=in_v, other=0.0)
             y = gated_norm(o.to(tl.float32)[None, :], gate[None, :], weight, norm_eps, HEAD_DIM)
             o = _column(y).to(y_ptr.dtype.element_ty)
         tl.store(y_ptr + at, o, mask=in_v)
@@ -188,7 +202,7 @@ def recurrent(
         *gate, y, cache.tails, cache.states, weights.taps, weights.A_log, weights.dt_bias, weights.norm,
         *of_step, weights.lower_bound or 0.0, weights.norm_eps, weights.l2_eps, dim**-0.5, most_tokens,
         BLOCK_K=block, BLOCK_V=block_v, BOUNDED=weights.lower_bound is not None, WHOLE=is_whole,
-        num_warps=values["num_warps"], num_stages=1, **of_layer,
+        num_warps=values["num_warps"], num_stages=1, maxnreg=values.get("registers") or None, **of_layer,
     )  # fmt: skip
     if not is_whole:
         _finish_kernel[(heads, num_sequences)](

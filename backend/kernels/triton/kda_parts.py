@@ -182,11 +182,13 @@ def move_tails(
     in_head = inner < HEAD_DIM
     old_ptr = tails_ptr + slot.to(tl.int64) * SLOT
     new_ptr = tails_ptr + target.to(tl.int64) * SLOT
-    for part in tl.static_range(3):
-        channels = (part * HEADS + head) * HEAD_DIM + inner
-        values = read_tail(
-            x_ptr, x_stride, old_ptr, channels, in_head, start, end, keeps_tail, WIDTH, TAPS, TAIL
-        )
-        # source and target may be the same rows, and other threads may still read them
-        tl.debug_barrier()
-        write_tail(new_ptr, values, channels, in_head, WIDTH, TAPS, TAIL)
+    q_at = head * HEAD_DIM + inner
+    k_at, v_at = q_at + HEADS * HEAD_DIM, q_at + 2 * HEADS * HEAD_DIM
+    q = read_tail(x_ptr, x_stride, old_ptr, q_at, in_head, start, end, keeps_tail, WIDTH, TAPS, TAIL)
+    k = read_tail(x_ptr, x_stride, old_ptr, k_at, in_head, start, end, keeps_tail, WIDTH, TAPS, TAIL)
+    v = read_tail(x_ptr, x_stride, old_ptr, v_at, in_head, start, end, keeps_tail, WIDTH, TAPS, TAIL)
+    # source and target may be the same rows, and other threads may still read them
+    tl.debug_barrier()
+    write_tail(new_ptr, q, q_at, in_head, WIDTH, TAPS, TAIL)
+    write_tail(new_ptr, k, k_at, in_head, WIDTH, TAPS, TAIL)
+    write_tail(new_ptr, v, v_at, in_head, WIDTH, TAPS, TAIL)

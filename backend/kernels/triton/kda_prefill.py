@@ -29,6 +29,8 @@ from k3agent.backend.kernels.triton.kda_parts import gated_norm, move_tails, pow
 from k3agent.backend.kernels.triton.mla_parts import dot_block
 
 TILE = 16
+_AHEAD = tl.constexpr(256)
+"""Chunks that are looked through at once for states that are wanted."""
 
 _CHUNKS = {
     "scores": "bf16",
@@ -150,7 +152,8 @@ def _walk_some(
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
     CHUNK: tl.constexpr, WHOLE: tl.constexpr, PREC: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Some chunks of a sequence with tiles from `first` on. Nothing here may keep loads from running ahead."""
+    """Some chunks of a sequence with tiles from `first` on. Nothing here may keep loads from running
+    ahead."""
     inner, index = tl.arange(0, BLOCK), tl.arange(0, CHUNK)
     values_v = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     in_v = values_v < HEAD_DIM
@@ -171,11 +174,10 @@ def _walk_some(
 def _next_export(exports_ptr, begin, start, stop, CHUNK: tl.constexpr):
     """The end of the chunks up to the next whose state is wanted as well, or of as many as are looked through
     at once, or of all."""
-    AHEAD: tl.constexpr = 256
-    number = begin + tl.arange(0, AHEAD)
+    number = begin + tl.arange(0, _AHEAD)
     row = start + (number + 1) * CHUNK - 1
     target = tl.load(exports_ptr + row, mask=row < stop, other=-1)
-    most = tl.minimum(begin + AHEAD, tl.cdiv(stop - start, CHUNK))
+    most = tl.minimum(begin + _AHEAD, tl.cdiv(stop - start, CHUNK))
     return tl.min(tl.where(target >= 0, number + 1, most))
 
 
