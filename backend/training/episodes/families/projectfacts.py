@@ -3,14 +3,14 @@ dependencies; and setting its version.
 """
 
 import re
+from dataclasses import replace
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.editing import change_line
 from k3agent.backend.training.episodes.families.look import bullet_list, names_in
 from k3agent.backend.training.episodes.families.versions import VERSIONED, draw_version, versioned
 from k3agent.backend.training.episodes.policy import Hit, hits, open_file, quoted
-from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.session import Plan, Report, Session
+from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
+from k3agent.backend.training.episodes.session import Plan, Session
 
 MARKS = {
     "TODO": ("TODO",),
@@ -134,74 +134,25 @@ def project_version(ctx: Setting) -> Plan | None:
     return Plan("project_version", "explain", {}, play, check, prepare=lambda files: files.update(fresh))
 
 
-@goal("set_project_version", "setvalue", 1.2)
+@goal("set_project_version", "setvalue", 1.2, level=1)
 def set_project_version(ctx: Setting) -> Plan | None:
-    """Give the project another version; the file is not named."""
-    return _new_version(ctx, "set_project_version")
+    """Give the project another version, wherever it stands."""
+    return _as_value(ctx, "set_project_version", "bump_all", {"value": "version"})
 
 
-@goal("set_project_version_in", "setvalue", 1.0)
+@goal("set_project_version_in", "setvalue", 1.0, level=1)
 def set_project_version_in(ctx: Setting) -> Plan | None:
     """Give the project another version in a file that is named."""
-    return _new_version(ctx, "set_project_version_in")
+    return _as_value(ctx, "set_project_version_in", "set_version", {"value": "version", "path": "path"})
 
 
-def _new_version(ctx: Setting, name: str) -> Plan | None:
-    """Set the version, which is said whole."""
-    rng, found = ctx.rng, _version_file(ctx)
-    if found is None:
+def _as_value(ctx: Setting, name: str, same: str, slots: dict[str, str]) -> Plan | None:
+    """A goal of the second edition among the values of the first, with slots under other names."""
+    plan = GOALS[same].make(ctx)
+    if plan is None:
         return None
-    path, text, line = found
-    old = VERSION.search(line.text)
-    new = draw_version(ctx)
-    if rng.random() < 0.3:
-        new += rng.choice(
-            (f"-rc.{rng.randint(1, 9)}", f"rc{rng.randint(1, 9)}", "-beta", f".dev{rng.randint(0, 9)}")
-        )
-    new = new if rng.random() < 0.9 else new.rsplit(".", 1)[0]
-    if old is None or old[0] == new:
-        return None
-
-    def play(session: Session) -> tuple[str, str]:
-        if name == "set_project_version":
-            rows = _find_version(session, f"The version becomes {new}. Find where it stands.")
-        else:
-            view = open_file(session, path, f"The version in {path} becomes {new}. Read it.")
-            rows = [
-                (Hit(view.path, number, row), match[0])
-                for number, row in view.lines
-                if re.search(VERSION_LINE, row, re.IGNORECASE) and (match := VERSION.search(row))
-            ]
-        if not rows:
-            raise Report("There is none.", "I find no line with a version. Nothing was changed.")
-        if len(rows) > 1:
-            places = quoted([hit.at for hit, _ in rows])
-            raise Report(
-                f"{len(rows)} lines.", f"There are several versions: {places}. Which one do you mean?"
-            )
-        hit, have = rows[0]
-        line = hit.text.strip()
-        change_line(
-            session,
-            hit.path,
-            hit.line,
-            line,
-            line.replace(have, new),
-            f"It is {have} at {hit.at}; put {new}.",
-        )
-        return "The diff shows it.", f"The version in `{hit.path}` is `{new}` now; it was `{have}`."
-
-    expected = checks.replace_line(text, line.line, line.text.replace(old[0], new))
-    slots = {"value": new} | ({"path": path} if name == "set_project_version_in" else {})
-    return Plan(
-        name,
-        "setvalue",
-        slots,
-        play,
-        checks.writes({path: expected}),
-        ("file", path),
-        prepare=lambda files: files.update({path: text}),
-    )
+    said = {slot: plan.slots[theirs] for slot, theirs in slots.items()}
+    return replace(plan, goal=name, family="setvalue", slots=said)
 
 
 @goal("python_needed", "explain", 0.8)

@@ -90,14 +90,18 @@ def test_nearly_all_oracles_are_understood_and_no_english_answer_is(language: st
             files = dict(project.files)
             if plan.prepare is not None:
                 plan.prepare(files)
+            root = player.box.workspace.root
             player.box.workspace.reset(files)
+            if plan.setup is not None:
+                plan.setup(root)
             player.box.new_session()
             session = Session(player.box, rng, max_chars=10**6)
             session.user(plan.prompt or "")
             answer = played(plan, session)[1]
             after = player.box.workspace.snapshot()
-            solved += plan.check(Outcome(files, after, answer)) is None
-            assert plan.check(Outcome(files, after, "Done, it is not there, all tests pass.")) is not None
+            solved += plan.check(Outcome(files, after, answer, root)) is None
+            english = Outcome(files, after, "Done, it is not there, all tests pass.", root)
+            assert plan.check(english) is not None
             count += 1
     finally:
         player.close()
