@@ -12,6 +12,7 @@ from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.support import paths
 from k3agent.tools.support.ranking import Ranked, rank
 from k3agent.tools.support.scan import Scan, scan
+from k3agent.tools.support.symbols import MIN_NAME
 from k3agent.tools.support.truncate import one_line
 
 LANGUAGES = "Python, JavaScript, TypeScript, Go, Rust, Java, Bash"
@@ -111,7 +112,10 @@ def places_of(name: str, found: Scan, prefix: str = "") -> str:
     if not hits:
         hits = [(path, item) for path, item in every if name.lower() in item.name.lower()]
     if not hits:
-        return f"Nothing is defined here whose name holds {name}. A search for text (grep) may find it."
+        short = f" Names of fewer than {MIN_NAME} characters are not kept." if len(name) < MIN_NAME else ""
+        return (
+            f"Nothing is defined here whose name holds {name}.{short} A search for text (grep) may find it."
+        )
     hits.sort(key=lambda hit: (hit[0], hit[1].line))
     lines = [f"{prefix}{path}:{item.line}: {item.text}" for path, item in hits[:MAX_PLACES]]
     if len(hits) > MAX_PLACES:

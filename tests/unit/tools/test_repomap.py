@@ -104,6 +104,8 @@ def test_what_others_lean_on_comes_first(tmp_path: Path) -> None:
     assert "core.py:9: def make_widget(kind):" in text
     assert "mentioned in: a.py, b.py, tests/test_core.py" in text
     assert "core.py:4" in places_of("basewid", found) and "Nothing is defined" in places_of("nowhere", found)
+    # Names of one or two characters are everywhere, and not kept.
+    assert "fewer than 3 characters" in places_of("zz", found)
 
 
 def test_symbols_that_another_version_has_found_are_found_anew(
