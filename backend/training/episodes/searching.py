@@ -24,15 +24,17 @@ POSITIONS = (0.36, 0.2, 0.15, 0.12, 0.1, 0.07)
 what is likely after what was tried. Where there is no room for more the right one comes sooner.
 """
 MOST_WRONG = 5
+ENOUGH = 4
+"""Attempts after which a search may be given up."""
 LEAST = 12
 """Changes that there must be to try for a search that finds nothing."""
 STRAY = 0.12
 """Of the steps after a wrong attempt, those with a call that is refused first (it is not learned)."""
-FITTING = 3950
+FITTING = 4030
 """Tokens of an episode that is trained as a whole, about."""
 TOKENS = (890, 0.57, 51)
 """About how many tokens stand for the constant beginning, a character and a message (measured)."""
-AN_ATTEMPT = 560
+AN_ATTEMPT = 680
 """Tokens of an attempt and its test run."""
 AN_END = 330
 """Tokens of an edit back, a last check and the report."""
@@ -56,14 +58,17 @@ class Tried:
 
 @dataclass(slots=True)
 class Search:
-    """A search in one function. `right` is None where no candidate is the repair."""
+    """A search in one function; `gives_up`: it ends without the right change, with room to try enough."""
 
     session: Session
     view: View
     broken: Broken
     pool: list[Candidate]
-    right: Candidate | None
+    right: Candidate
     tried: list[Candidate] = field(default_factory=list)
+    others: bool = False
+    """Whether there are more bugs: then the right change comes first, and another test fails after it."""
+    gives_up: bool = False
     raised: int = 0
     """The line of the function where an error was raised, or 0."""
 
@@ -72,24 +77,32 @@ class Search:
         the most. Raises Report when nothing is left to try.
         """
         limit = MOST_WRONG
-        if self.right is not None:
-            limit = self.session.rng.choices(range(len(POSITIONS)), POSITIONS)[0]
+        if self.others or not self.gives_up:
+            limit = 0 if self.others else self.session.rng.choices(range(len(POSITIONS)), POSITIONS)[0]
         places = [place[1] for place in own_places(failure) if place[0] == self.view.path]
         self.raised = places[-1] if places else 0
         lead = why
         while True:
             wrong = self._next_wrong() if len(self.tried) < limit and self._has_room() else None
-            candidate = wrong or self.right
-            if candidate is None:
+            if wrong is None and self.gives_up and len(self.tried) >= ENOUGH:
                 raise self._nothing_left(failure, lead)
-            self._try(candidate, lead, learn=candidate is self.right)
+            candidate = wrong or self.right
+            self._try(candidate, lead, learn=wrong is None)
             run = self._test(QUIET, self.session.rng.choice(AGAIN), target, python)
-            if not run.ok and candidate is self.right:
-                run = self._test(PYTEST + STOP, "See what fails now.", target, python)
-            if run.ok or candidate is self.right:
+            if wrong is None:
+                return Tried(candidate, run if run.ok else self._other(failure, run, target, python))
+            if run.ok:
                 return Tried(candidate, run)
             self.tried.append(candidate)
             lead = self._so_far()
+
+    def _other(self, failure: Failure, run: Run, target: str, python: str) -> Run:
+        """The run that shows what fails after the right change: another test, as a rule."""
+        name = run.failures[0].name if run.failures else ""
+        think = "See what fails now."
+        if name and bare(name) != bare(failure.name):
+            think = f"{bare(failure.name)} passes now, {bare(name)} fails. That is another bug: see it."
+        return self._test(PYTEST + STOP, think, target, python)
 
     def _test(self, command: str, think: str, target: str, python: str) -> Run:
         """Run the tests with a thought."""
@@ -106,7 +119,7 @@ class Search:
     def _next_wrong(self) -> Candidate | None:
         """A candidate that does not help, mostly in the line of the last one: that costs no edit back."""
         rng = self.session.rng
-        left = [item for item in self.pool if item is not self.right and item not in self.tried]
+        left = [item for item in self.pool if item not in self.tried]
         last = self.tried[-1].line if self.tried else 0
         for _ in range(8):
             if not left:
@@ -178,13 +191,10 @@ class Search:
     def _nothing_left(self, failure: Failure, lead: str) -> Report:
         """Put the last attempt back; what is said then."""
         session = self.session
-        if self.tried:
-            last = self.tried[-1]
-            self._edit(last.new, last.old, last.line, f"{lead} I know no more. Put line {last.line} back.")
+        last = self.tried[-1]
+        self._edit(last.new, last.old, last.line, f"{lead} I know no more. Put line {last.line} back.")
         session.gave_up = True
         start = f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{self.view.path}`."
-        if not self.tried:
-            return Report("I see no bug there.", f"{start} Nothing was changed.")
         tried = quoted([item.new for item in self.tried])
         return Report(
             "Nothing helped, and all is put back. Say so.",
@@ -198,6 +208,11 @@ AGAIN = (
     "Does that help? Run the tests again.",
     "See whether that is it.",
 )
+
+
+def bare(name: str) -> str:
+    """A test's name without its file and class."""
+    return name.rsplit("::", 1)[-1].split("[")[0].rsplit(".", 1)[-1]
 
 
 def _said(item: Candidate) -> str:
@@ -249,7 +264,9 @@ def _results(broken: Broken, text: str) -> list[str]:
     return [outcome(scope[name], args) for args, _ in broken.func.cases]
 
 
-def draw_search(session: Session, view: View, broken: Broken, *, may_stop: bool = False) -> Search | None:
+def draw_search(
+    session: Session, view: View, broken: Broken, *, may_stop: bool = False, others: bool = False
+) -> Search | None:
     """A search for a bug in view, where the machine lets one try. `may_stop`: also one that finds nothing."""
     machine, bug = session.box.machine, broken.bug
     if machine.edits_denied or machine.shell_denied or not machine.has_pytest or bug.is_syntax:
@@ -260,9 +277,8 @@ def draw_search(session: Session, view: View, broken: Broken, *, may_stop: bool 
     pool = candidates_for(view.lines, broken.line)
     right = Candidate(broken.line, old, new, 1.0)
     pool = [item for item in pool if (item.line, item.new) != (right.line, right.new)]
-    if may_stop and len(pool) >= LEAST and session.rng.random() < GIVEN_UP:
-        return Search(session, view, broken, pool, None)
-    return Search(session, view, broken, pool, right)
+    gives_up = may_stop and not others and len(pool) >= LEAST and session.rng.random() < GIVEN_UP
+    return Search(session, view, broken, pool, right, others=others, gives_up=gives_up)
 
 
 def is_evident(failure: Failure) -> bool:

@@ -7,8 +7,8 @@ PYTEST = "python -m pytest -q --tb=short -rN"
 """Without the summary of failures, which only repeats what stands above it."""
 STOP = " -x"
 """Where one failure after the other is repaired: what comes after the first would only fill the context."""
-QUIET = "python -m pytest -q --tb=no -rN -x"
-"""Where only the end matters."""
+QUIET = "python -m pytest -q --tb=no -rf -x"
+"""Where it matters only whether the same test fails as before."""
 UNITTEST = "python -m unittest"
 STOP_UNITTEST = " -f"
 
@@ -64,6 +64,7 @@ def parse_run(text: str) -> Run:
             failures.append(current)
             marked = inside = ""
         elif line.startswith("=") and ("short test summary" in line or SUMMARY.search(line)):
+            failures = failures or _listed(body[index:])
             break
         elif current is not None and (match := PLACE.match(line)):
             code = body[index + 1].strip() if index + 1 < len(body) else ""
@@ -83,6 +84,12 @@ def parse_run(text: str) -> Run:
         if current is not None and line.startswith("E   ") and re.match(r"E\s+\w*(Error|Exception)\b", line):
             current.error = line[4:].strip()
     return Run(without_time(re.sub(r"^=+ | =+$", "", summary)), failures, ok)
+
+
+def _listed(lines: list[str]) -> list[Failure]:
+    """The failures that the summary names, where nothing is told of them."""
+    found = [re.match(r"^FAILED (?:\S+::)?([^\s:]\S*)(?: - (.*))?$", line) for line in lines]
+    return [Failure(match[1], error=match[2] or "") for match in found if match]
 
 
 def without_time(summary: str) -> str:

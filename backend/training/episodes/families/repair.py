@@ -26,10 +26,10 @@ from k3agent.backend.training.episodes.toolbox import Result
 from k3agent.backend.training.episodes.tracing import Seen, follow, view_function
 from k3agent.backend.training.episodes.unitbugs import NATURAL, draw_any, draw_unit_bug
 
-LONGEST_OF_SEVERAL = 1500
-"""The same of a file with several bugs."""
 LONGEST = 2200
 """Layered code and its tests in one repair: with two test runs around it, more would not fit."""
+LONGEST_OF_SEVERAL = 1100
+"""The same of code with several bugs."""
 
 
 def run_tests(
@@ -212,7 +212,8 @@ def play_fix(
                 "I see no bug there.",
                 f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{view.path}`.",
             )
-        search = draw_search(session, view, broken, may_stop=may_stop) if len(all_broken) == 1 else None
+        more = len(mended) + 1 < len(all_broken)
+        search = draw_search(session, view, broken, may_stop=may_stop, others=more)
         if search and not is_evident(failure):
             tried = search.run(failure, reason(failure), target, python)
             run, line, said = tried.run, tried.change.line, tried.said
@@ -271,12 +272,10 @@ def draw_bugs(ctx: Setting) -> list[Broken] | None:
     found = [first]
     if ctx.rng.random() < 0.08 and not first.bug.is_syntax:
         second = draw_broken(ctx)
-        if (
-            second
-            and second.path != first.path
-            and second.test_path != first.test_path
-            and not second.bug.is_syntax
-        ):
+        if second and {first.path, first.test_path} & {second.path, second.test_path}:
+            return found
+        texts = first.bad + first.tests + (second.bad + second.tests if second else "")
+        if second and len(texts) < LONGEST_OF_SEVERAL and not second.bug.is_syntax:
             found.append(second)
     return found
 
@@ -400,9 +399,8 @@ def fix_func(ctx: Setting) -> Plan | None:
     args, value, got = broken.failing_case()
     name, rng = broken.func.name, ctx.rng
     call = f"{name}({', '.join(map(repr, args))})"
-    is_error = bool(re.fullmatch(r"\w+(Error|Exception)", got))
     options = ["gives wrong results", "is wrong", "does not work", "has a bug", "returns the wrong value"]
-    if is_error:
+    if re.fullmatch(r"\w+(Error|Exception)", got):
         options = [
             f"raises {got}",
             f"crashes with {got}",

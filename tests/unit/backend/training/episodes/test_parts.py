@@ -200,6 +200,17 @@ def test_functions_have_cases_whatever_their_names() -> None:
         assert any(func is not None and len(func.cases) >= 2 for func in made), concept.names
 
 
+def test_the_summary_names_what_fails_where_nothing_else_does() -> None:
+    run = parse_run(
+        ".F\n=========================== short test summary info ============================\n"
+        "FAILED tests/test_a.py::TestA::test_b - NameError: na...\n"
+        "!!!!!!!!!!!!!!!!!!!!!!!!!! stopping after 1 failures !!!!!!!!!!!!!!!!!!!!!!!!!!!\n"
+        "1 failed, 1 passed in 0.02s\n[exit code 1]"
+    )
+    assert [(item.name, item.error) for item in run.failures] == [("test_b", "NameError: na...")]
+    assert run.summary == "1 failed, 1 passed" and not run.ok
+
+
 def test_other_computers_print_the_same_counts_and_failures() -> None:
     output = (
         "F.                                                                       [100%]\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from k3agent.backend.training.episodes import goals, searching
-from k3agent.backend.training.episodes.bugs import Broken, draw_broken
+from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_several
 from k3agent.backend.training.episodes.candidates import candidates_for
 from k3agent.backend.training.episodes.concepts import compile_function, copy_value
 from k3agent.backend.training.episodes.facts import Facts
@@ -146,9 +146,33 @@ def test_a_search_that_finds_nothing_puts_all_back_and_says_so(
         stopped += 1
         assert player.box.workspace.snapshot() == broken.files
         tried = attempts(session)
-        assert 1 <= len(tried) <= searching.MOST_WRONG and all(new in answer for _, new in tried)
+        assert searching.ENOUGH <= len(tried) <= searching.MOST_WRONG and all(
+            new in answer for _, new in tried
+        )
         assert session.gave_up and "could not " in answer
     assert stopped >= 3
+
+
+def test_after_a_right_change_another_bug_is_not_taken_for_the_same(player: Player) -> None:
+    rng, told = random.Random(4), 0
+    for _ in range(40):
+        found = draw_several(Setting(Facts({}), rng, Words(rng)))
+        if not found or told > 2:
+            continue
+        files = {path: text for item in found for path, text in item.files.items()}
+        player.box.workspace.reset(files)
+        player.box.new_session()
+        session = Session(player.box, rng, max_chars=10**6)
+        try:
+            _, answer = play_fix(session, found, "Fix it.")
+        except Report:
+            continue
+        thoughts = " ".join(item.get("reasoning_content", "") for item in session.messages)
+        if "That is another bug" in thoughts:
+            told += 1
+            assert "pass now" in answer
+            assert fixed(found)(Outcome(files, player.box.workspace.snapshot(), answer)) is None
+    assert told
 
 
 def test_what_is_refused_is_followed_by_another_candidate(
