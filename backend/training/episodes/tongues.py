@@ -16,7 +16,7 @@ PLACES = {
     "s": r"[^\n]+?",
     "t": r"[^\n]+",
     "l": r"(?:\n- .*)+(?:\nand \d+ more.*)?",
-    "f": r"\n```\n.*\n```",
+    "f": r"\n```(?:diff)?\n.*\n```",
     "w": r"[\w.*]+",
 }
 """What a place in a sentence may hold."""
@@ -25,6 +25,7 @@ STOPS = r"(?=$| (?:It|Its|There|The|Nothing|Similar|Which|Fixed|All) )"
 HINTS = {
     "not": r"\b(?:nicht|kein\w*|nichts|nirgends)\b|没有|不|无法|别处",
     "already": r"\b(?:schon|bereits)\b|已经",
+    "new": r"\bneu\b|新文件",
     "clean": r"\bsauber\b|干净",
     "pass": r"\bbestehen\b|\bbestanden\b|通过",
     "fail": r"\bfehl\b|\bfehlgeschlagen\b|失败",
@@ -34,6 +35,12 @@ HINTS = {
     "?": r"？",
 }
 """What checkers look for in English answers, and the same in the others."""
+MARKS = {
+    r" \(line (\d+)\)$": {"german": r" (Zeile \1)", "chinese": r"（第 \1 行）"},
+    r" \(new\)$": {"german": " (neu)", "chinese": "（新文件）"},
+    r" \(current\)$": {"german": " (aktuell)", "chinese": "（当前）"},
+}
+"""What may stand behind an entry of a list."""
 SPOKEN = {
     "german": re.compile(
         r"\b(?:der|die|das|ist|sind|es|gibt|in|im|an|auf|wurde|steht|heißt|Zeile|Dateien?|nicht|liegt|liegen"
@@ -94,6 +101,10 @@ def _whole(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 def _joined(names: str, language: str) -> str:
     """A list of names with the language's words between them."""
     more, both = {"german": (r"und \1 weitere", "und"), "chinese": (r"等共 \1 个以上", "和")}[language]
+    if names.startswith("\n- "):
+        for pattern, others in MARKS.items():
+            names = re.sub(pattern, others[language], names, flags=re.MULTILINE)
+        return names
     if not names.startswith("`"):
         return names
     names = re.sub(r"\band (\d+) more$", more, names)
