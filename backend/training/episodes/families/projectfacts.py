@@ -143,7 +143,7 @@ def set_project_version(ctx: Setting) -> Plan | None:
 @goal("set_project_version_in", "setvalue", 1.0, level=1)
 def set_project_version_in(ctx: Setting) -> Plan | None:
     """Give the project another version in a file that is named."""
-    return _as_value(ctx, "set_project_version_in", "set_version", {"value": "version", "path": "path"})
+    return _as_value(ctx, "set_project_version_in", "set_whole_version", {"value": "version", "path": "path"})
 
 
 def _as_value(ctx: Setting, name: str, same: str, slots: dict[str, str]) -> Plan | None:
