@@ -25,6 +25,7 @@ STOPS = r"(?=$| (?:It|Its|There|The|Nothing|Similar|Which|Fixed|All) )"
 HINTS = {
     "not": r"\b(?:nicht|kein\w*|nichts|nirgends)\b|没有|不|无法|别处",
     "already": r"\b(?:schon|bereits)\b|已经",
+    "files": r"\bDateien\b|文件",
     "new": r"\bneu\b|新文件",
     "clean": r"\bsauber\b|干净",
     "pass": r"\bbestehen\b|\bbestanden\b|通过",
@@ -44,7 +45,7 @@ MARKS = {
 SPOKEN = {
     "german": re.compile(
         r"\b(?:der|die|das|ist|sind|es|gibt|in|im|an|auf|wurde|steht|heißt|Zeile|Dateien?|nicht|liegt|liegen"
-        r"|alle|behoben|ich|was|hallo|hier|definiert)\b",
+        r"|alle|behoben|ich|was|hallo|hier|definiert|gern)\b",
         re.IGNORECASE,
     ),
     "chinese": re.compile(r"[\u4e00-\u9fff]|：\n"),

@@ -55,6 +55,9 @@ MAIN = {
     "refuse_out_of_scope": 1,
     "vague": 1,
     "greet": 0.5,
+    "thanks": 0.4,
+    "who_are_you": 0.4,
+    "what_can_you_do": 0.4,
 }
 """Goals and how often they come; some makers draw a goal of their own, which must have wordings here."""
 
