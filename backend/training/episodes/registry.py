@@ -74,6 +74,8 @@ def goal(name: str, family: str, weight: float = 1.0, level: int = 0) -> Callabl
     """Register a maker. Level 0 goals come in the first stage, 1 and 2 later."""
 
     def register(make: Maker) -> Maker:
+        if name in GOALS:
+            raise ValueError(f"goal {name} is registered twice, in {family} too; give one another name")
         GOALS[name] = GoalEntry(name, family, weight, make, level)
         return make
 

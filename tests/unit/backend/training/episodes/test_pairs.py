@@ -11,7 +11,7 @@ from k3agent.backend.training.episodes.families.documenting import docstring_of
 from k3agent.backend.training.episodes.families.moving import needed_imports
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.project import draw_project
-from k3agent.backend.training.episodes.registry import GOALS, Setting
+from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Session, played
 from k3agent.backend.training.episodes.testnames import note_full_name
 from k3agent.backend.training.episodes.testruns import Failure, Run
@@ -109,3 +109,9 @@ def test_some_messages_name_files_with_an_at_sign_and_new_files_never() -> None:
     texts = [say("show_file", {"path": "src/a.py"}, rng, "train") for _ in range(400)]
     assert 5 < sum("@src/a.py" in text for text in texts) < 60
     assert not any("@b.txt" in say("create_empty", {"path": "b.txt"}, rng, "train") for _ in range(200))
+
+
+def test_a_goal_of_another_family_is_not_replaced() -> None:
+    with pytest.raises(ValueError, match="find_todos"):
+        goal("find_todos", "list")(lambda ctx: None)
+    assert GOALS["find_todos"].family == "find"
