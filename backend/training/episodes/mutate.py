@@ -219,7 +219,7 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
     found: list[Bug] = []
     has_while = any("while " in line for line in func.body)
     names = func.params + sorted(
-        {m for line in func.body for m in re.findall(r"\b([a-z_]+)(?: = | \+= |, )", line)}
+        {m for line in func.body for m in re.findall(r"\b([a-z_]+)(?: = | \+= |, )", line)} - {"self", "cls"}
     )
     around = Around.of(func.body)
     for index, line in enumerate(func.body):
