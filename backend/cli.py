@@ -160,7 +160,7 @@ def _add_engine_flags(group: "argparse._ArgumentGroup") -> None:
         "--max-step-tokens",
         type=_count,
         metavar="N",
-        help="tokens of prefill beside one pass of decodes (default: 512, on a GPU 2048)",
+        help="tokens of prefill beside one pass of decodes (default: 512, on a GPU 4096)",
     )
     add(
         "--speculation",

@@ -40,7 +40,7 @@ _DTYPES = {
 }
 _CPU_CACHE_BYTES = 512 << 20
 _SMALL_HIDDEN = 1024
-_CPU_CHUNK, _GPU_CHUNK = 512, 2048
+_CPU_CHUNK, _GPU_CHUNK = 512, 4096
 
 
 class Runner:
@@ -222,8 +222,9 @@ def is_light(settings: EngineSettings, config: ModelConfig) -> bool:
 
 
 def chunk_of(settings: EngineSettings, device: torch.device) -> int:
-    """Tokens of a prefill pass, which is the grid. A GPU reads all experts for a few hundred tokens already,
-    so a pass of these takes as long as one of two thousand.
+    """Tokens of a prefill pass, which is the grid. A GPU reads all experts for a few hundred tokens already:
+    on an H200 64K tokens of Kimi-Linear-48B take 3.7, 2.6, 2.2 and 2.0 s in passes of 1,024, 2,048, 4,096 and
+    8,192. A longer pass keeps those waiting who decode, and leaves fewer points to resume from.
     """
     usual = _GPU_CHUNK if device.type == "cuda" else _CPU_CHUNK
     most = settings.max_step_tokens or usual
