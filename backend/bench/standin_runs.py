@@ -52,7 +52,7 @@ class Plan:
     repeats: int = 20
     cold_repeats: int = 3
     exact_points: int = 100
-    exact_length: int = 3072
+    exact_length: int = 2048
 
 
 class Session:
