@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.families.look import bullet_list, names_in
+from k3agent.backend.training.episodes.families.questions import says_number
 from k3agent.backend.training.episodes.families.versions import VERSIONED, draw_version, versioned
 from k3agent.backend.training.episodes.policy import Hit, hits, open_file, quoted
 from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
@@ -252,3 +253,20 @@ def list_deps(ctx: Setting) -> Plan | None:
 
     check = checks.answers(*wanted) if wanted else checks.declines()
     return Plan("list_deps", "list", {}, play, check, prepare=lambda current: current.update(fresh))
+
+
+@goal("count_files", "list", 0.9)
+def count_files(ctx: Setting) -> Plan | None:
+    """How many files the project has, all folders together."""
+    files = sorted(ctx.facts.files)
+    if len(files) > 18 or any(part.startswith(".") for path in files for part in path.split("/")):
+        return None
+
+    def play(session: Session) -> tuple[str, str]:
+        rows = names_in(session.call("glob", "Count all files, in all folders.", pattern="**/*").text)
+        found = [row for row in rows if not row.endswith("/")]
+        counted = ", ".join(f"{number} {row}" for number, row in enumerate(found, 1))
+        word = "file" if len(found) == 1 else "files"
+        return f"Count: {counted}.", f"The project has {len(found)} {word}:\n{bullet_list(found)}"
+
+    return Plan("count_files", "list", {}, play, says_number(len(files), *files))

@@ -25,7 +25,7 @@ NEW = (
     " fix_bug_in raise_when set_default remove_unused about_project"
     " find_todos project_version set_project_version set_project_version_in python_needed list_deps copy_file"
     " create_folder create_heading create_headed create_class add_class comment_out comment_in hint_param"
-    " hint_return undo_nothing"
+    " hint_return undo_nothing count_files"
 )
 
 
