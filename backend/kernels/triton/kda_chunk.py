@@ -4,11 +4,11 @@ Four kernels, so that none holds much: gates_kernel sums the decays; scores_kern
 scores queries and keys with keys; invert_kernel inverts I + M, M = diag(beta) A below the diagonal;
 apply_kernel multiplies. They leave for kda_prefill, which walks over the states,
     W = T (beta k exp(L)),  U = T (beta v),  Q = q exp(L),  K = k exp(L_end - L),  B: scores of q with k
-with T the inverse and L the running sum of log2 of the decays; exp is 2^. Scores take decays relative to a
-reference in the middle of each half of a chunk, if they stay inside fp32 so; else relative to borders between
-halves of halves, where no exponent is positive. Only some columns of a head are in registers at a time; so
-the lengths of q and k are known last, and Q and K are left unscaled beside them. Arithmetic as in
-kernels.reference.kda_chunk.
+with T the inverse and L the running sum of log2 of the decays; exp is 2^. As the lengths of q and k are known
+last, Q, K and B are left unscaled: the factors of K are in the rows of W and U, those of Q stand beside it.
+Scores take decays relative to a reference in the middle of each half of a chunk, if they stay inside fp32 so;
+else relative to borders between halves of halves, where no exponent is positive. Only some columns of a head
+are in registers at a time. Arithmetic as in kernels.reference.kda_chunk.
 """
 
 import triton
@@ -211,15 +211,14 @@ def _score_part(
 def _put_scores(
     A, B, q_squares, k_squares, beta, b_ptr, m_ptr, factors_ptr, place, l2_eps, scale, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """Scale the scores by the lengths and file them with the factors of the rows."""
+    """File the scores, those of keys by their lengths and beta, and the factors of the rows."""
     index = tl.arange(0, CHUNK)
     q_factor = tl.rsqrt(q_squares + l2_eps) * scale
     k_factor = tl.rsqrt(k_squares + l2_eps)
     tl.store(factors_ptr + 2 * place + index, q_factor)
     tl.store(factors_ptr + 2 * place + CHUNK + index, k_factor)
     square = place * CHUNK + index[:, None] * CHUNK + index[None, :]
-    B = tl.where(index[:, None] >= index[None, :], B * q_factor[:, None] * k_factor[None, :], 0.0)
-    _put(b_ptr, B, square)
+    _put(b_ptr, tl.where(index[:, None] >= index[None, :], B, 0.0), square)
     A = tl.where(index[:, None] > index[None, :], A * (beta * k_factor)[:, None] * k_factor[None, :], 0.0)
     tl.store(m_ptr + square, A)
 
@@ -349,5 +348,5 @@ def apply_kernel(
     U = dot(inverse * beta[None, :], v, APPLY)
     # other threads still read what is written now
     tl.debug_barrier()
-    _put(w_ptr, W, at)
-    _put(u_ptr, U, at)
+    _put(w_ptr, W * k_factor[:, None], at)
+    _put(u_ptr, U * k_factor[:, None], at)

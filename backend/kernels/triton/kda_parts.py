@@ -31,6 +31,15 @@ def reciprocal(x):
 
 
 @triton.jit
+def fetch_ahead(ptr, at):
+    """Ask for the lines of memory at these places to come into the L2 cache."""
+    if _ON_GPU:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [(ptr + at).to(tl.int64)], tl.int32, False, 1
+        )
+
+
+@triton.jit
 def sigmoid(x):
     return reciprocal(1.0 + power2(x * -LOG2_E))
 

@@ -18,6 +18,7 @@ from k3agent.backend.kernels.arguments import CHUNK, SHORT, KdaCache, KdaInputs,
 from k3agent.backend.kernels.gpu import gpu_name
 from k3agent.backend.kernels.pinned import Row
 from k3agent.backend.kernels.triton.kda_chunk import (
+    add_dot,
     apply_kernel,
     dot,
     gates_kernel,
@@ -25,7 +26,7 @@ from k3agent.backend.kernels.triton.kda_chunk import (
     scores_kernel,
 )
 from k3agent.backend.kernels.triton.kda_decode import recurrent
-from k3agent.backend.kernels.triton.kda_parts import gated_norm, move_tails, power2
+from k3agent.backend.kernels.triton.kda_parts import fetch_ahead, gated_norm, move_tails, power2
 from k3agent.backend.kernels.triton.mla_parts import dot_block
 
 TILE = 16
@@ -37,6 +38,7 @@ _CHUNKS = {
     "solve": "tf32x3",
     "apply": "bf16",
     "walk": "bf16",
+    "walk_ahead": 1,
     "gate_warps": 1,
     "chunk_warps": 8,
     "chunk_form": "32/128",
@@ -60,7 +62,8 @@ pinned.pin(
     Row({**_CHUNKS, "block_v": 64, "walk_warps": 4, "walk_stages": 2, "norm_warps": 4}, most={"heads": 66}),
     Row({**_CHUNKS, "block_v": 128, "walk_warps": 8, "walk_stages": 2, "norm_warps": 4}),
     candidates={
-        "block_v": [16, 32, 64, 128], "walk_warps": [4, 8], "walk_stages": [1, 2, 3], "chunk_warps": [4, 8],
+        "block_v": [16, 32, 64, 128], "walk_warps": [4, 8], "walk_stages": [1, 2, 3], "walk_ahead": [0, 1, 2],
+        "chunk_warps": [4, 8],
         "chunk_form": ["32/128", "32/0", "64/0", "64/128", "16/128", "32/168"],
         "solve": ["tf32x3", "ieee", "tf32"], "solve_form": ["1/0", "1/128", "2/0", "4/0"],
         "apply_form": ["64/128", "32/0", "64/0", "32/80", "128/128"], "apply_warps": [4, 8],
@@ -88,61 +91,68 @@ def _split(form: int | str) -> tuple[int, int]:
 
 
 @triton.jit
-def _norm_rows(
-    o, gate_ptr, gate_stride, norm_ptr, head, rows, valid, inner, in_head, eps, HEAD_DIM: tl.constexpr
-):
-    """The gated norm of one head at some rows."""
-    mask = valid[:, None] & in_head[None, :]
-    at = rows.to(tl.int64)[:, None] * gate_stride + (head * HEAD_DIM + inner)[None, :]
-    gate = tl.load(gate_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    weight = tl.load(norm_ptr + inner, mask=in_head, other=0.0)
-    return gated_norm(o, gate, weight, eps, HEAD_DIM)
+def _load_chunk(
+    number, first, head, start, stop, gate_ptr, gate_stride, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr,
+    factors_ptr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
+    CHUNK: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """The tiles of a chunk, the decay to its end, the factors of its queries and its gate."""
+    index, inner = tl.arange(0, CHUNK), tl.arange(0, BLOCK)
+    values_v = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    place = ((first + number) * HEADS + head) * CHUNK
+    tile = place * BLOCK + index[:, None] * BLOCK + inner[None, :]
+    narrow = place * BLOCK + index[:, None] * BLOCK + values_v[None, :]
+    w, u, q, k = tl.load(w_ptr + tile), tl.load(u_ptr + narrow), tl.load(q_ptr + tile), tl.load(k_ptr + tile)
+    scores = tl.load(b_ptr + place * CHUNK + index[:, None] * CHUNK + index[None, :])
+    end = tl.load(l_ptr + place * BLOCK + (CHUNK - 1) * BLOCK + inner)
+    q_factor = tl.load(factors_ptr + 2 * place + index)
+    gate = u
+    if WHOLE:
+        rows = start + number * CHUNK + index
+        at = rows.to(tl.int64)[:, None] * gate_stride + (head * HEAD_DIM + values_v)[None, :]
+        mask = (rows < stop)[:, None] & (values_v < HEAD_DIM)[None, :]
+        gate = tl.load(gate_ptr + at, mask=mask, other=0.0)
+    return w, u, q, k, scores, end, q_factor, gate
 
 
 @triton.jit
-def _advance(
-    S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
+def _advance(S, w, u, q, k, scores, end, q_factor, PREC: tl.constexpr):
     """One chunk: the state behind it, and what its rows read."""
-    tile = place * BLOCK + index[:, None] * BLOCK + inner[None, :]
-    narrow = place * BLOCK + index[:, None] * BLOCK + values_v[None, :]
-    update = tl.load(u_ptr + narrow).to(tl.float32) - dot(tl.load(w_ptr + tile), S, PREC)
-    q_factor = tl.load(factors_ptr + 2 * place + index)
-    k_factor = tl.load(factors_ptr + 2 * place + CHUNK + index)
-    o = dot(tl.load(q_ptr + tile), S, PREC) * q_factor[:, None]
-    scores = tl.load(b_ptr + place * CHUNK + index[:, None] * CHUNK + index[None, :])
-    o += dot(scores, update, PREC)
-    end = tl.load(l_ptr + place * BLOCK + (CHUNK - 1) * BLOCK + inner)
-    S = S * power2(end)[:, None] + dot(tl.trans(tl.load(k_ptr + tile)), update * k_factor[:, None], PREC)
-    return S, o
+    update = u.to(tl.float32) - dot(w, S, PREC)
+    o = add_dot(dot(q, S, PREC), scores, update, PREC) * q_factor[:, None]
+    return add_dot(S * power2(end)[:, None], tl.trans(k), update, PREC), o
 
 
 @triton.jit
 def _store_rows(
-    o, y_ptr, gate_ptr, gate_stride, norm_ptr, head, rows, stop, values_v, in_v, eps,
+    o, gate, weight, y_ptr, head, rows, stop, values_v, eps,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Store the rows of a head, with the norm if they have all of it."""
-    valid = rows < stop
     o = o.to(y_ptr.dtype.element_ty)
     if WHOLE:
-        y = _norm_rows(
-            o.to(tl.float32),
-            gate_ptr,
-            gate_stride,
-            norm_ptr,
-            head,
-            rows,
-            valid,
-            values_v,
-            in_v,
-            eps,
-            HEAD_DIM,
-        )
+        y = gated_norm(o.to(tl.float32), gate.to(tl.float32), weight, eps, HEAD_DIM)
         o = y.to(y_ptr.dtype.element_ty)
     at = rows.to(tl.int64)[:, None] * (HEADS * HEAD_DIM) + (head * HEAD_DIM + values_v)[None, :]
-    tl.store(y_ptr + at, o, mask=valid[:, None] & in_v[None, :])
+    tl.store(y_ptr + at, o, mask=(rows < stop)[:, None] & (values_v < HEAD_DIM)[None, :])
+
+
+@triton.jit
+def _fetch_chunk(
+    number, first, head, start, stop, gate_ptr, gate_stride, w_ptr, u_ptr, q_ptr, k_ptr,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Let most of what a chunk reads come into the L2 cache."""
+    LINE: tl.constexpr = 1024 // w_ptr.dtype.element_ty.primitive_bitwidth
+    place = ((first + number) * HEADS + head) * CHUNK
+    at = place * BLOCK + tl.arange(0, CHUNK * BLOCK // LINE) * LINE
+    fetch_ahead(w_ptr, at)
+    fetch_ahead(u_ptr, at)
+    fetch_ahead(q_ptr, at)
+    fetch_ahead(k_ptr, at)
+    row = tl.minimum(start + number * CHUNK + tl.arange(0, CHUNK), stop - 1).to(tl.int64)
+    fetch_ahead(gate_ptr, row * gate_stride + head * HEAD_DIM)
+    fetch_ahead(gate_ptr, row * gate_stride + head * HEAD_DIM + (HEAD_DIM - 1))
 
 
 @triton.jit
@@ -150,23 +160,27 @@ def _walk_some(
     S, begin, end, first, start, stop, head, gate_ptr, gate_stride, norm_ptr, y_ptr,
     w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr, eps,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
-    CHUNK: tl.constexpr, WHOLE: tl.constexpr, PREC: tl.constexpr, STAGES: tl.constexpr,
+    CHUNK: tl.constexpr, WHOLE: tl.constexpr, PREC: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Some chunks of a sequence with tiles from `first` on. Nothing here may keep loads from running
-    ahead."""
-    inner, index = tl.arange(0, BLOCK), tl.arange(0, CHUNK)
+    """Some chunks of a sequence with tiles from `first` on. Nothing here may keep loads from running ahead.
+    With two stages they do so no further than to the end of the chunk before; so the L2 cache is filled
+    earlier, AHEAD chunks."""
+    index = tl.arange(0, CHUNK)
     values_v = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
-    in_v = values_v < HEAD_DIM
     for number in tl.range(begin, end, num_stages=STAGES):
-        place = ((first + number) * HEADS + head) * CHUNK
-        S, o = _advance(
-            S, place, index, inner, values_v, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr,
-            CHUNK, BLOCK, PREC,
+        if AHEAD > 0:
+            _fetch_chunk(
+                tl.minimum(number + AHEAD, end - 1), first, head, start, stop, gate_ptr, gate_stride,
+                w_ptr, u_ptr, q_ptr, k_ptr, HEADS, HEAD_DIM, BLOCK, CHUNK,
+            )  # fmt: skip
+        w, u, q, k, scores, total, q_factor, gate = _load_chunk(
+            number, first, head, start, stop, gate_ptr, gate_stride, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr,
+            factors_ptr, HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE,
         )  # fmt: skip
-        _store_rows(
-            o, y_ptr, gate_ptr, gate_stride, norm_ptr, head, start + number * CHUNK + index, stop,
-            values_v, in_v, eps, HEADS, HEAD_DIM, WHOLE,
-        )  # fmt: skip
+        S, o = _advance(S, w, u, q, k, scores, total, q_factor, PREC)
+        rows = start + number * CHUNK + index
+        weight = tl.load(norm_ptr + values_v, mask=values_v < HEAD_DIM, other=0.0)
+        _store_rows(o, gate, weight, y_ptr, head, rows, stop, values_v, eps, HEADS, HEAD_DIM, WHOLE)
     return S
 
 
@@ -188,7 +202,7 @@ def _walk_kernel(
     eps, most_short,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
     CHUNK: tl.constexpr, TAPS: tl.constexpr, TAIL: tl.constexpr, EXPORTS: tl.constexpr, WHOLE: tl.constexpr,
-    PREC: tl.constexpr, STAGES: tl.constexpr,
+    PREC: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Grid: blocks of V, heads, sequences."""
     head, sequence = tl.program_id(1), tl.program_id(2)
@@ -212,7 +226,7 @@ def _walk_kernel(
             S = _walk_some(
                 S, begin, number, first, start, stop, head, gate_ptr, gate_stride, norm_ptr, y_ptr,
                 w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr, eps,
-                HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES,
+                HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES, AHEAD,
             )  # fmt: skip
             end = start + number * CHUNK
             target = tl.load(exports_ptr + end - 1, mask=end <= stop, other=-1)
@@ -227,7 +241,7 @@ def _walk_kernel(
         S = _walk_some(
             S, number, count, first, start, stop, head, gate_ptr, gate_stride, norm_ptr, y_ptr,
             w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr, eps,
-            HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES,
+            HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES, AHEAD,
         )  # fmt: skip
     tl.store(state_ptr + at_state, S, mask=square)
     if tl.program_id(0) == 0:
@@ -255,7 +269,10 @@ def _norm_kernel(
     mask = valid[:, None] & in_head[None, :]
     at = rows.to(tl.int64)[:, None] * (HEADS * HEAD_DIM) + (head * HEAD_DIM + inner)[None, :]
     o = tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    y = _norm_rows(o, gate_ptr, gate_stride, norm_ptr, head, rows, valid, inner, in_head, eps, HEAD_DIM)
+    gate_at = rows.to(tl.int64)[:, None] * gate_stride + (head * HEAD_DIM + inner)[None, :]
+    gate = tl.load(gate_ptr + gate_at, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(norm_ptr + inner, mask=in_head, other=0.0)
+    y = gated_norm(o, gate, weight, eps, HEAD_DIM)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -271,7 +288,7 @@ class _Tiles:
     system: Tensor
     decay: Tensor
     factors: Tensor
-    """Of each row of q and of k; these stand in the tiles without them."""
+    """Of each row of q and of k; these stand in their tiles without them."""
 
     @classmethod
     def make(
@@ -342,6 +359,7 @@ def chunkwise(
         t.w, t.u, t.q, t.k, t.scores, t.decay, t.factors, weights.norm_eps, most_short,
         BLOCK_V=block_v, TAPS=taps, TAIL=triton.next_power_of_2(max(taps - 1, 1)), WHOLE=block_v == block,
         EXPORTS=tables.exports is not None, PREC=walk, STAGES=values["walk_stages"],
+        AHEAD=values["walk_ahead"],
         num_warps=values["walk_warps"], **of_layer,
     )  # fmt: skip
     if block_v < block:
