@@ -111,8 +111,12 @@ class Peer:
         """One message, or a batch of them."""
         if isinstance(message, list):
             for one in message:
-                self.receive(one)
-            return
+                self._receive_one(one)
+        else:
+            self._receive_one(message)
+
+    def _receive_one(self, message: Any) -> None:
+        # A batch in a batch is none: followed, a thousand of them would end the reader.
         if not isinstance(message, dict):
             self._answer_error(None, RpcError(INVALID_REQUEST, "a message must be an object"))
             return

@@ -44,12 +44,16 @@ class JsonLines(logging.Formatter):
 
 class _File(logging.FileHandler):
     """A log that cannot be written (no room, no descriptor left) stops no work, least of all the handling of
-    the error that it was to tell of.
+    the error that it was to tell of. One that grows without end is set aside.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
             super().emit(record)
+            if self.stream is not None and os.fstat(self.stream.fileno()).st_size > _MAX_BYTES:
+                # What it is opened with the next time; others may still write into the old one.
+                self.close()
+                _begin(Path(self.baseFilename))
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -63,11 +67,7 @@ def start_logging(home: Path, environ: Mapping[str, str]) -> None:
     path = home / "logs" / "k3agent.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if path.exists() and path.stat().st_size > _MAX_BYTES:
-            path.replace(path.with_suffix(".log.1"))
-        # Others may not read it, whatever the umask.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600))
-        path.chmod(0o600)
+        _begin(path)
         handler: logging.Handler = _File(path, encoding="utf-8", delay=True)
     except OSError:
         handler = logging.NullHandler()
@@ -78,6 +78,15 @@ def start_logging(home: Path, environ: Mapping[str, str]) -> None:
     # The HTTP client tells of every request; the chat client's own line says more.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("httpcore").setLevel(logging.WARNING)
+
+
+def _begin(path: Path) -> None:
+    """A file to write to; a long one is set aside. Raises OSError."""
+    if path.exists() and path.stat().st_size > _MAX_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    # Others may not read it, whatever the umask.
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600))
+    path.chmod(0o600)
 
 
 def _is_level(environ: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from k3agent.providers.callreader import CallReader
+from k3agent.providers.callreader import CallReader, whole_text
 from k3agent.providers.inline import Found, TextWatcher, without_repeats
 from k3agent.types import CallDelta, Delta, Finish, Finished, JsonObject, ReasoningDelta, TextDelta, Usage
 
@@ -23,6 +23,8 @@ _FINISH = {
     "content_filter": Finish.CONTENT_FILTER,
 }
 _BYTES_PER_TOKEN = 3.5
+# More is nonsense; sums of it would not fit into the store's integers.
+_MAX_TOKENS = 1 << 40
 
 
 def parse_usage(raw: Any) -> Usage | None:
@@ -52,7 +54,7 @@ def _first_int(raw: Any, *names: str) -> int | None:
         return None
     for name in names:
         value = raw.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_TOKENS:
             return int(value)
     return None
 
@@ -100,7 +102,7 @@ class AnswerReader:
 
     def feed(self, chunk: JsonObject) -> list[Delta]:
         if isinstance(chunk.get("model"), str) and chunk["model"]:
-            self.model = chunk["model"]
+            self.model = whole_text(chunk["model"])
         self.usage = parse_usage(chunk.get("usage")) or self.usage
         out: list[Delta] = []
         choices = chunk.get("choices")

@@ -18,6 +18,11 @@ from k3agent.types import CallDelta
 _NUMBERED = re.compile(r"(.*:)(\d+)\Z", re.DOTALL)
 
 
+def whole_text(value: Any) -> str:
+    """A name or an id as UTF-8 can hold it (JSON can name half a character); '' for what is no text."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
 def new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:16]}"
 
@@ -61,9 +66,8 @@ class CallReader:
     def feed(self, fragment: dict[str, Any]) -> list[CallDelta]:
         function = fragment.get("function")
         function = function if isinstance(function, dict) else {}
-        name = function.get("name") if isinstance(function.get("name"), str) else ""
-        raw_id = fragment.get("id") if isinstance(fragment.get("id"), str) else ""
-        call = self._find(fragment.get("index"), raw_id or "", name or "")
+        name, raw_id = whole_text(function.get("name")), whole_text(fragment.get("id"))
+        call = self._find(fragment.get("index"), raw_id, name)
         if raw_id and not call.raw_id:
             call.raw_id = raw_id
         if name and not call.name:

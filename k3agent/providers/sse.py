@@ -30,7 +30,9 @@ class SseDecoder:
     """Feed it bytes as they arrive; it returns the events that became complete."""
 
     def __init__(self) -> None:
-        self._tail = b""
+        # Of the line that has not ended, as they came: joined each time, a long one would take for ever.
+        self._pieces: list[bytes] = []
+        self._tail_bytes = 0
         self._after_cr = False
         self._at_start = True
         self._data: list[str] = []
@@ -44,10 +46,8 @@ class SseDecoder:
         if not chunk:
             return []
         self._after_cr = chunk.endswith(b"\r")
-        # bytes.splitlines cuts at CR, LF and CRLF only; str.splitlines would cut at U+2028 as well.
-        lines = (self._tail + chunk).splitlines(keepends=True)
-        self._tail = b"" if lines[-1].endswith((b"\r", b"\n")) else lines.pop()
-        if len(self._tail) + self._size_bytes > MAX_EVENT_BYTES:
+        lines = self._whole_lines(chunk)
+        if self._tail_bytes + self._size_bytes > MAX_EVENT_BYTES:
             raise SseError(f"an event of more than {MAX_EVENT_BYTES} bytes")
         events: list[SseEvent] = []
         for line in lines:
@@ -57,11 +57,22 @@ class SseDecoder:
     def flush(self) -> list[SseEvent]:
         """The event that the end of the stream left without its blank line."""
         events: list[SseEvent] = []
-        if self._tail:
-            self._line(self._tail, events)
-            self._tail = b""
+        if self._pieces:
+            self._line(b"".join(self._pieces), events)
+            self._pieces, self._tail_bytes = [], 0
         self._dispatch(events)
         return events
+
+    def _whole_lines(self, chunk: bytes) -> list[bytes]:
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._pieces.append(chunk)
+            self._tail_bytes += len(chunk)
+            return []
+        # bytes.splitlines cuts at CR, LF and CRLF only; str.splitlines would cut at U+2028 as well.
+        lines = b"".join((*self._pieces, chunk)).splitlines(keepends=True)
+        self._pieces = [] if lines[-1].endswith((b"\r", b"\n")) else [lines.pop()]
+        self._tail_bytes = sum(map(len, self._pieces))
+        return lines
 
     def _line(self, raw: bytes, events: list[SseEvent]) -> None:
         if self._at_start:

@@ -104,3 +104,11 @@ async def test_a_line_that_is_no_json_is_answered() -> None:
     Peer(sent.append).receive_line(b"{nonsense")
     assert sent[0]["error"]["code"] == PARSE_ERROR
     assert sent[0]["id"] is None
+
+
+def test_a_batch_in_a_batch_is_no_batch() -> None:
+    sent: list[Any] = []
+    peer = Peer(sent.append)
+    peer.receive_line(b"[" * 900 + b"]" * 900)
+    peer.receive_line(b'[[{"jsonrpc": "2.0", "method": "x"}], 5]')
+    assert [answer["error"]["code"] for answer in sent] == [-32600] * 3

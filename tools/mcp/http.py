@@ -25,6 +25,7 @@ HTTP_CODE = -32400
 MAX_RESUMES = 5
 MAX_WAIT_S = 30.0
 CONNECT_S = 10.0
+PLAIN = {"accept-encoding": "identity"}
 # A carriage return at the very end may be the first half of an end.
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 
@@ -64,7 +65,11 @@ class HttpTransport:
         self._spec = spec
         self._on_message, self._on_end = on_message, on_end
         self._authority = authority
-        self._client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_S, write=60.0))
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=CONNECT_S, write=60.0),
+            headers=PLAIN,
+            event_hooks=refuse_packed(),
+        )
         # where messages go
         self._address = spec.url
         self._session = ""
@@ -155,8 +160,13 @@ class HttpTransport:
                 self._fail(message, HTTP_CODE, "the server has forgotten the session")
                 self._on_end("the server has forgotten the session")
                 return
+            if response.is_redirect:
+                place = response.headers.get("location", "")[:200]
+                text = f"it leads to {place}, which is not followed; name that as the server's url"
+                self._fail(message, HTTP_CODE, f"HTTP {response.status_code}: {text}")
+                return
             if response.status_code >= 300:
-                said = (await _bounded(response, 2000)).decode("utf-8", "replace")
+                said = (await bounded(response, 2000)).decode("utf-8", "replace")
                 self._fail(message, HTTP_CODE, f"HTTP {response.status_code} {' '.join(said.split())[:300]}")
                 return
             session = response.headers.get("mcp-session-id")
@@ -172,11 +182,15 @@ class HttpTransport:
         if kind.startswith("text/event-stream"):
             await self._stream(message, response)
         elif kind.startswith("application/json"):
-            data = await _bounded(response, MAX_MESSAGE_BYTES)
+            data = await bounded(response, MAX_MESSAGE_BYTES)
             try:
-                self._on_message(json.loads(data))
+                said = json.loads(data)
             except (ValueError, RecursionError):
                 self._fail(message, HTTP_CODE, "the answer is no JSON, or too long")
+                return
+            self._on_message(said)
+            if is_request and not _answers(said, message["id"]):
+                self._fail(message, HTTP_CODE, "the answer is none to this request")
         elif is_request:
             self._fail(message, HTTP_CODE, f"the answer is {kind[:60] or 'of no type'}, not JSON or events")
 
@@ -206,7 +220,7 @@ class HttpTransport:
                     log.info("MCP server %s sent an event that is no JSON", self._spec.name)
                     continue
                 self._on_message(message)
-                if isinstance(message, dict) and "method" not in message and message.get("id") == number:
+                if _answers(message, number):
                     return True
         except self._httpx.TransportError as error:
             log.info("MCP server %s: a stream broke: %s", self._spec.name, words(error))
@@ -246,7 +260,27 @@ class HttpTransport:
         await self._client.aclose()
 
 
-async def _bounded(response: Any, limit: int) -> bytes:
+def _answers(said: Any, number: Any) -> bool:
+    """Whether a message, or one of a batch, is the answer to request `number`."""
+    messages = said if isinstance(said, list) else [said]
+    return any(isinstance(one, dict) and "method" not in one and one.get("id") == number for one in messages)
+
+
+def refuse_packed() -> dict[str, list[Callable[..., Any]]]:
+    """Hooks of a client that takes no compressed answer: a few bytes of it may unpack to gigabytes."""
+    import httpx  # lazy: as above
+
+    async def check(response: Any) -> None:
+        packing = response.headers.get("content-encoding", "")
+        if packing.strip().lower() not in ("", "identity"):
+            text = f"its answer is compressed ({packing[:60]}), which nobody asked for"
+            raise httpx.DecodingError(text, request=response.request)
+
+    return {"response": [check]}
+
+
+async def bounded(response: Any, limit: int) -> bytes:
+    """The body, and no more of it than a byte over the limit."""
     data = bytearray()
     async for piece in response.aiter_bytes():
         data += piece
@@ -270,7 +304,8 @@ async def events(response: Any, state: StreamState) -> AsyncIterator[str]:
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
-            size += len(value)
+            # An empty line of data takes its place, too.
+            size += len(value) + 1
             if size > MAX_MESSAGE_BYTES:
                 return
             lines.append(value)

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from k3agent.errors import ToolError
+from k3agent.tools.mcp.http import PLAIN, bounded, refuse_packed
 from k3agent.types import JsonObject, ServerSpec
 
 log = logging.getLogger(__name__)
@@ -192,7 +193,10 @@ async def _callback(
         writer.close()
         return
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-    place = urlsplit(words[1] if len(words) == 3 else "")
+    try:
+        place = urlsplit(words[1] if len(words) == 3 else "")
+    except ValueError:
+        place = urlsplit("")
     query = {name: values[0] for name, values in parse_qs(place.query).items()}
     is_ours = place.path == "/callback" and hmac.compare_digest(
         query.get("state", "").encode(), state.encode()
@@ -270,22 +274,22 @@ async def discover(spec: ServerSpec) -> Endpoints:
     import httpx  # lazy: 0.15 s
 
     _check_address(spec.url)
-    named = ""
     try:
-        async with httpx.AsyncClient(timeout=HTTP_S) as client:
+        async with asyncio.timeout(HTTP_S), httpx.AsyncClient(timeout=HTTP_S) as client:
             headers = {"accept": "application/json, text/event-stream"}
-            refused = await client.post(
-                spec.url, json={"jsonrpc": "2.0", "method": "ping", "id": 1}, headers=headers
-            )
-            named = _parameter(refused.headers.get("www-authenticate", ""), "resource_metadata")
-            scope = _parameter(refused.headers.get("www-authenticate", ""), "scope")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+            ping = {"jsonrpc": "2.0", "method": "ping", "id": 1}
+            # Only the head counts; the body of a server that takes everybody may never end.
+            async with client.stream("POST", spec.url, json=ping, headers=headers) as refused:
+                wanted = refused.headers.get("www-authenticate", "")
+            named, scope = _parameter(wanted, "resource_metadata"), _parameter(wanted, "scope")
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise AuthError(f"{spec.url} cannot be reached: {error or type(error).__name__}") from error
     place = urlsplit(spec.url)
     origin, path = f"{place.scheme}://{place.netloc}", place.path.rstrip("/")
     well_known = f"{origin}/.well-known/oauth-protected-resource"
     about = await _first([named] if named else [f"{well_known}{path}", well_known])
     resource = str(about.get("resource") or spec.url)
+    _check_address(resource)
     if not _covers(resource, spec.url):
         raise AuthError(f"{spec.url} says that its tokens are for {resource[:200]}, which is another place")
     issuer = next(iter(_list(about, "authorization_servers")), origin)
@@ -321,6 +325,7 @@ def _list(data: JsonObject, name: str) -> list[str]:
 
 
 def _metadata_places(issuer: str) -> list[str]:
+    _check_address(issuer)
     place = urlsplit(issuer)
     origin, path = f"{place.scheme}://{place.netloc}", place.path.rstrip("/")
     names = ("oauth-authorization-server", "openid-configuration")
@@ -369,13 +374,18 @@ async def _json(method: str, url: str, **options: Any) -> JsonObject:
 
     _check_address(url)
     try:
-        async with httpx.AsyncClient(timeout=HTTP_S) as client:
-            answer = await client.request(method, url, **options)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise AuthError(f"{url} cannot be reached: {error or type(error).__name__}") from error
+        hooks = refuse_packed()
+        async with (
+            asyncio.timeout(HTTP_S),
+            httpx.AsyncClient(timeout=HTTP_S, headers=PLAIN, event_hooks=hooks) as client,
+            client.stream(method, url, **options) as answer,
+        ):
+            body = await bounded(answer, MAX_BODY_BYTES)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        raise AuthError(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
     try:
-        data = answer.json() if len(answer.content) <= MAX_BODY_BYTES else None
-    except ValueError:
+        data = json.loads(body) if len(body) <= MAX_BODY_BYTES else None
+    except (ValueError, RecursionError):
         data = None
     if answer.status_code >= 300 or not isinstance(data, dict):
         said = data.get("error_description") or data.get("error") if isinstance(data, dict) else ""
