@@ -32,6 +32,9 @@ def check_greedy(vocab_size: int, device: str) -> None:
     logits[2, 5] = float("nan")
     assert draw(logits, [1, 2, 3], temperature=0.0) == [int(logits[0].argmax()), 7, -1]
     assert draw(logits, [1, 2, 3])[2] == -1
+    # models in other precisions give logits of theirs
+    for dtype in (torch.float64, torch.bfloat16):
+        assert draw(logits.to(dtype), [1, 2, 3], temperature=0.0)[1:] == [7, -1]
 
 
 def check_truncation(vocab_size: int, repeats: int, device: str) -> None:
