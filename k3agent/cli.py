@@ -59,6 +59,7 @@ Example: k3agent run "run the tests and fix what fails" --check "pytest -q"
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the `k3agent` program; returns the exit code."""
     _open_closed_streams()
+    _print_anything()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"] and arguments[1:2] and arguments[1] in COMMANDS:
         arguments = [*arguments[1:], "--help"]
@@ -98,6 +99,16 @@ def _open_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - lives to the end
+
+
+def _print_anything() -> None:
+    """Half a character, or a letter that the locale's encoding lacks, is printed as an escape: no listing is
+    worth less for it than none.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # Tests and embedders put other streams here.
+        if getattr(stream, "errors", "") == "strict":
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -22,12 +22,8 @@ _WRITE_BYTES = 64 * 1024
 
 
 def print_foreign(text: str) -> None:
-    """Print what models and tools wrote: a terminal gets nothing of it that it would obey, and what the
-    encoding cannot hold (half a character, or the locale C) becomes a question mark.
-    """
-    shown = clean(text) if sys.stdout.isatty() else text
-    encoding = sys.stdout.encoding or "utf-8"
-    print(shown.encode(encoding, "replace").decode(encoding), end="")
+    """Print what models and tools wrote: a terminal gets nothing of it that it would obey."""
+    print(clean(text) if sys.stdout.isatty() else text, end="")
 
 
 class PipeWriter:

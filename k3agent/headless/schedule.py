@@ -27,7 +27,7 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
         return found.replace(tzinfo=None).astimezone()
     try:
         found = datetime.fromisoformat(text).astimezone()
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ArgumentTypeError(f"{text!r} is no time: write 22:30, or 2026-05-01T22:30") from error
     if found <= now:
         raise ArgumentTypeError(f"{text} has passed: it is {now:%Y-%m-%d %H:%M}")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -304,3 +305,11 @@ def test_bench_alone_measures_nothing(capsys) -> None:
     assert run("bench") == 2
     out = capsys.readouterr().out
     assert all(name in out for name in ("measure", "replay", "load", "model"))
+
+
+def test_a_locale_that_lacks_a_letter_gets_an_escape_for_it(tmp_path) -> None:
+    program = "from k3agent import cli; cli._print_anything(); print('ü \\ud800')"
+    for encoding, shown in (("ascii", b"\\xfc \\ud800\n"), ("utf-8", "ü \\ud800\n".encode())):
+        environ = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environ, check=True)
+        assert done.stdout == shown

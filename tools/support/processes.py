@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -288,7 +289,12 @@ def _is_alive(owner: dict[str, Any]) -> bool:
 
 
 def _record(row: dict[str, Any]) -> SessionRecord:
-    return SessionRecord(**{**row, "seen": tuple((int(pid), int(started)) for pid, started in row["seen"])})
+    """Raises ValueError or its like for a row that is none of ours: it names what is to be killed."""
+    seen = tuple((int(pid), int(started)) for pid, started in row["seen"])
+    found = SessionRecord(int(row["session"]), int(row["started"]), row["mark"], str(row["command"]), seen)
+    if not re.fullmatch("[0-9a-f]+", found.mark):
+        raise ValueError(f"{found.mark!r} is no mark of a command")
+    return found
 
 
 def _environ(pid: int) -> list[bytes]:

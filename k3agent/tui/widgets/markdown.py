@@ -8,6 +8,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from rich.cells import get_character_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -233,7 +234,10 @@ class _Layout:
 
 
 def wrap_code(line: Text, width: int) -> list[Row]:
-    """Code is broken anywhere: words keep no meaning there, columns do."""
+    """Code is broken anywhere: words keep no meaning there, columns do. A row has room for one letter at
+    least, also where the window has none.
+    """
+    width = max(width, 2)
     if line.cell_len <= width:
         return [segments(line)]
     rows: list[Row] = []
@@ -246,17 +250,26 @@ def wrap_code(line: Text, width: int) -> list[Row]:
             row.append(part)
             room -= part.cell_length
             continue
-        if room <= 1:
-            before, after = None, part
-        else:
-            before, after = part.split_cells(room)
-            row.append(before)
+        at = _fitting(part.text, room)
+        if at:
+            row.append(Segment(part.text[:at], part.style))
         rows.append(row)
         row, room = [], width
-        if after.text:
-            left.insert(0, after)
+        if part.text[at:]:
+            left.insert(0, Segment(part.text[at:], part.style))
     rows.append(row)
     return rows
+
+
+def _fitting(text: str, room: int) -> int:
+    """How many letters fit. Rich would cut one of two cells through, and show none."""
+    if text.isascii():
+        return room
+    for at, letter in enumerate(text):
+        room -= get_character_cell_size(letter)
+        if room < 0:
+            return at
+    return len(text)
 
 
 def table_rows(cells: list[list[Text]], num_head: int, width: int, palette: Palette) -> list[Row]:

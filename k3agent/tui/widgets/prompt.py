@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from textual import events
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import TextArea
 
 from k3agent.tui.prompts import PromptHistory
@@ -98,6 +99,10 @@ class Prompt(TextArea):
         self.set_placeholder(self._placeholders)
 
     # --- keys ---
+
+    def render_line(self, y: int) -> Strip:
+        # In a window without room for it the base class would divide the placeholder by nothing.
+        return super().render_line(y) if self.content_size.width > 0 else Strip.blank(0)
 
     async def _on_key(self, event: events.Key) -> None:
         if await self._takes(event):

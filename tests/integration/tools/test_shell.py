@@ -1,6 +1,7 @@
 """`shell` and `jobs` with real processes."""
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -255,6 +256,19 @@ def test_r33_a_reused_number_is_not_killed(tmp_path):
         assert [orphan.was_running for orphan in reap_orphans(tmp_path)] == [False]
         assert other.poll() is None
         other.kill()
+
+
+@pytest.mark.parametrize("name", ["session", "started", "mark", "command", "seen"])
+@pytest.mark.parametrize(
+    "value", [None, "", "x", "**", "../x", -1, 1e300, 2**70, [], {}, [[1]], "\ud800", True]
+)
+def test_r33_a_damaged_register_ends_nothing_and_stops_no_start(tmp_path, name, value):
+    row = {"session": 999_999_999, "started": 1, "mark": "0123abcd", "command": "x", "seen": [], name: value}
+    owner = {"pid": 999_999_999, "started": 1, "boot": processes._boot_id()}
+    path = tmp_path / "processes-1-1.json"
+    path.write_text(json.dumps({"owner": owner, "sessions": [row]}))
+    assert not any(orphan.was_running for orphan in reap_orphans(tmp_path))
+    assert not path.exists()
 
 
 def test_r33_a_process_without_the_mark_is_known_by_its_start(ctx, tmp_path):

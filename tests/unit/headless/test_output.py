@@ -1,6 +1,5 @@
 """The pipe writer: order, bound, slow readers, readers that leave."""
 
-import io
 import os
 import threading
 import time
@@ -68,11 +67,3 @@ def test_non_blocking_descriptor() -> None:
     while got < 300_000:
         got += len(os.read(reading, 65536))
     assert writer.flush(5)
-
-
-def test_what_an_encoding_cannot_hold_is_printed_all_the_same(monkeypatch) -> None:
-    for encoding in ("ascii", "utf-8"):
-        raw = io.BytesIO()
-        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding, write_through=True))
-        output.print_foreign("half \ud800, ü\n")
-        assert raw.getvalue() == "half ?, ü\n".encode(encoding, "replace")

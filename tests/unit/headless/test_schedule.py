@@ -25,7 +25,10 @@ def test_times(text: str, day: int, hour: int, minute: int) -> None:
     assert found.tzinfo is not None and found > NOW
 
 
-@pytest.mark.parametrize("text", ["", "tonight", "25:00", "22", "2026-05-01T20:59", "2026-13-01T00:00"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "tonight", "25:00", "22", "2026-05-01T20:59", "2026-13-01T00:00", "9999-12-31T23:59:59-14:00"],
+)
 def test_what_is_no_time_or_has_passed(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match=r"no time|has passed"):
         parse_time(text, NOW)
