@@ -20,6 +20,7 @@ from k3agent.agent.tasks import TaskGraph, TaskNode, TaskState
 from k3agent.agent.transcript import new_session_id
 from k3agent.errors import ToolError
 from k3agent.events import Noticed
+from k3agent.safety.paths import is_folder
 from k3agent.store.sessions import SessionStore
 from k3agent.types import Origin, SessionId, TaskBrief
 
@@ -120,7 +121,11 @@ class TaskPlan:
     def folder(self, brief: TaskBrief) -> Path:
         """Where the subagent works: a folder of the workspace, resolved."""
         root = self._parts.root
-        path = (root / brief.folder).resolve()
+        try:
+            path = (root / brief.folder).resolve()
+        except (OSError, ValueError) as error:
+            # A name that no file can have: too long, or with a NUL.
+            raise ToolError(f"{brief.title}: {brief.folder[:80]!r} is no folder ({error}).") from error
         roots = (root, *(folder.resolve() for folder in self._parts.options.extra_dirs))
         if not any(path.is_relative_to(place) for place in roots):
             raise ToolError(f"{brief.title}: the folder {brief.folder} is outside the workspace.")
@@ -131,8 +136,10 @@ class TaskPlan:
         refusal = territory.protected(path, is_write=True) or territory.runs_later(path, is_all=True)
         if refusal:
             raise ToolError(f"{brief.title}: {refusal}. Name a folder of the sources.")
-        if not path.is_dir():
-            raise ToolError(f"{brief.title}: {brief.folder} is no folder. Make it first, or name another.")
+        if not is_folder(path):
+            raise ToolError(
+                f"{brief.title}: {brief.folder[:80]} is no folder. Make it first, or name another."
+            )
         return path
 
     def _budget(self, brief: TaskBrief) -> dict[str, float]:

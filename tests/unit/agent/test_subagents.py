@@ -272,3 +272,16 @@ async def test_a_subagent_that_wants_another_goal_gets_the_users_words(tmp_path:
     results = [result.text for item in run.session._store.messages(child) for result in item.results]
     assert "the user does not want that: no, all of it" in results[1]
     await run.session.aclose()
+
+
+@pytest.mark.parametrize("folder", ["a\0b", "x" * 5000, "\ud800"])
+async def test_a_folder_with_a_name_that_none_can_have_is_refused_in_words(
+    tmp_path: Path, folder: str
+) -> None:
+    workspace(tmp_path)
+    client = FleetClient({"go": fan_out(item("look", folder=folder)), "look": LOOK})
+    run = await start(tmp_path, client=client)
+    await run.session.submit("go")
+    assert "look: " in run.results[0] and "is no folder" in run.results[0]
+    assert "crashed" not in run.results[0] and len(run.results[0]) < 400
+    await run.session.aclose()
