@@ -28,9 +28,9 @@ _HALVINGS = tl.constexpr(26)
 def sample(
     logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, seed: Tensor
 ) -> Tensor:
-    """logits: [N, V], read as fp32. Of each row [N]: temperature (0: the likeliest, the first of equal ones), top_k
-    (0: all), top_p, min_p, and an int64 seed of this token alone. Returns ids int32 [N]; -1 where the logits
-    hold NaN.
+    """logits: [N, V], read as fp32. Of each row [N]: temperature (0: the likeliest, the first of equal ones),
+    top_k (0: all), top_p, min_p, and an int64 seed of this token alone. Returns ids int32 [N]; -1 where the
+    logits hold NaN.
     """
     num_rows, vocab_size = logits.shape
     logits = logits.float()
