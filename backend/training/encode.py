@@ -13,6 +13,7 @@ import numpy as np
 
 from k3agent.backend.chat.template import Writer, render, render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
+from k3agent.backend.training.emphasis import answer_weights
 from k3agent.backend.training.episodes.player import LONG, SECOND_SHARE, Episode, Player
 from k3agent.backend.training.episodes.session import Message
 from k3agent.prompts.loader import load
@@ -88,7 +89,11 @@ class Encoder:
                 ids += self.stub
                 weights += [0.0] * len(self.stub)
                 own = render_assistant(self.tokenizer, message)
-                weight = 0.0 if index in episode.unlearned else 1.0
+                is_first = index > 0 and episode.messages[index - 1]["role"] == "user"
+                if index in episode.unlearned:
+                    weights += [0.0] * len(own)
+                else:
+                    weights += answer_weights(self.tokenizer, message, own, is_first)
             else:
                 writer = Writer(self.tokenizer)
                 if message["role"] == "tool":
@@ -100,9 +105,9 @@ class Encoder:
                     )
                 else:
                     writer.message([message["content"]], role="user")
-                own, weight = writer.ids, RESULT_WEIGHT
+                own = writer.ids
+                weights += [RESULT_WEIGHT] * len(own)
             ids += own
-            weights += [weight] * len(own)
         return EncodedEpisode(np.array(ids, np.uint16), np.array(weights, np.float32))
 
     def fitting(self, episode: Episode, limit: int) -> EncodedEpisode | None:

@@ -33,7 +33,7 @@ def test_ids_are_those_of_the_server(tokenizer: Tokenizer) -> None:
             assert encoded.token_ids.tolist() == whole.token_ids
             assert len(encoded.loss_weight) == len(encoded.token_ids)
             assert not encoded.loss_weight[: len(encoder.prefix)].any()
-            learned = tokenizer.decode(encoded.token_ids[encoded.loss_weight == 1.0].tolist())
+            learned = tokenizer.decode(encoded.token_ids[encoded.loss_weight >= 1.0].tolist())
             spoken = [
                 m
                 for i, m in enumerate(episode.messages)

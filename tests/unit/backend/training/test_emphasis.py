@@ -1,0 +1,63 @@
+"""What an edit changes, and how the first thought begins, counts for more in the loss."""
+
+import json
+
+import pytest
+
+from k3agent.backend.chat.template import render_assistant
+from k3agent.backend.chat.tokenizer import Tokenizer
+from k3agent.backend.training import encode
+from k3agent.backend.training.emphasis import CHANGE_WEIGHT, CHOICE_TOKENS, CHOICE_WEIGHT, answer_weights
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_dir(encode.NANO)
+
+
+def weighed(
+    tokenizer: Tokenizer, old: str, new: str, thought: str = "", is_first: bool = False
+) -> list[tuple[str, float]]:
+    arguments = json.dumps({"path": "a.py", "old": old, "new": new, "line": 3})
+    message = {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": thought or f"Line 3 is wrong. It must be: {new}",
+        "tool_calls": [
+            {"id": "edit:0", "type": "function", "function": {"name": "edit", "arguments": arguments}}
+        ],
+    }
+    ids = render_assistant(tokenizer, message)
+    weights = answer_weights(tokenizer, message, ids, is_first)
+    assert len(weights) == len(ids)
+    return [(tokenizer.decode([i]), weight) for i, weight in zip(ids, weights, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("return len(values)", "return sum(values)", "sum"),
+        ("if a <= b:", "if a >= b:", ">"),
+        ("total = x", "total += x", "+"),
+        ("return a, b, c", "return a, c", "c"),
+        ("x = 1", "x = 1\ny = 2", "y = 2"),
+    ],
+)
+def test_what_differs_counts_more_in_thought_and_argument(
+    tokenizer: Tokenizer, old: str, new: str, changed: str
+) -> None:
+    pieces = weighed(tokenizer, old, new)
+    heavy = "".join(text for text, weight in pieces if weight == CHANGE_WEIGHT)
+    assert heavy.count(changed) == 2 and len(heavy) <= 2 * len(changed) + 8
+    assert {weight for _, weight in pieces} == {1.0, CHANGE_WEIGHT}
+
+
+def test_only_the_argument_where_the_thought_does_not_say_it(tokenizer: Tokenizer) -> None:
+    pieces = weighed(tokenizer, "return len(values)", "return sum(values)", "Something must change.")
+    assert "".join(text for text, weight in pieces if weight == CHANGE_WEIGHT) == "sum"
+
+
+def test_the_first_thought_begins_with_a_choice(tokenizer: Tokenizer) -> None:
+    pieces = weighed(tokenizer, "return len(values)", "return sum(values)", is_first=True)
+    assert [weight for _, weight in pieces[:CHOICE_TOKENS]] == [CHOICE_WEIGHT] * CHOICE_TOKENS
+    assert pieces[CHOICE_TOKENS][1] == 1.0
