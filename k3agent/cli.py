@@ -106,8 +106,9 @@ def _print_anything() -> None:
     worth less for it than none.
     """
     for stream in (sys.stdout, sys.stderr):
-        # Tests and embedders put other streams here.
-        if getattr(stream, "errors", "") == "strict":
+        # Tests and embedders put other streams here. In the locale C Python lets through the bytes that names
+        # of files may hold, and no other half of a character.
+        if getattr(stream, "errors", "") in {"strict", "surrogateescape"}:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 

@@ -68,7 +68,7 @@ def start_logging(home: Path, environ: Mapping[str, str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _begin(path)
-        handler: logging.Handler = _File(path, encoding="utf-8", delay=True)
+        handler: logging.Handler = _File(path, encoding="utf-8", delay=True, errors="backslashreplace")
     except OSError:
         handler = logging.NullHandler()
     handler.setFormatter(JsonLines(TextMasker(secrets_of(environ))))

@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--limit-s", type=float, default=520.0, help="seconds, at most (default: 520)")
     add("--steps", default=",".join(known), help=f"some of {','.join(known)}")
     add("--tiny", action="store_true", help="tiny shapes, for a test of the command itself")
-    add("--folder", type=Path, default=WORK, help=f"of the steps (default: {WORK})")
+    add("--folder", type=Path, default=WORK, help=f"of the steps, by number of ranks (default: {WORK})")
     options = parser.parse_args(argv)
     wanted = options.steps.split(",")
     if unknown := [name for name in wanted if name not in known]:
@@ -175,6 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.device == "cuda" and torch.cuda.device_count() < options.ranks:
         print(f"{torch.cuda.device_count()} GPUs, --ranks {options.ranks}: nothing was run.", file=sys.stderr)
         return 2
+    # another number of ranks leaves tables by the same names
+    options.folder /= str(options.ranks)
     for folder in (options.out, options.folder):
         folder.mkdir(parents=True, exist_ok=True)
     session = Session(options, earlier(options.folder))

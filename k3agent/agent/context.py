@@ -7,6 +7,7 @@ messages of the harness, added when they differ from what was said last.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -20,6 +21,7 @@ from k3agent.prompts.loader import load
 from k3agent.providers.base import ModelInfo, Profile
 from k3agent.safety.paths import small_text
 from k3agent.store.records import CompactionRow
+from k3agent.store.snapshotrows import COMMIT
 from k3agent.types import (
     Effort,
     ImagePart,
@@ -37,6 +39,7 @@ from k3agent.types import (
     ToolSpec,
 )
 
+BRANCH = re.compile(r"[^\s~^:?*\[\\]{1,200}")
 UNREADABLE_HEAD = "a repository whose HEAD cannot be read"
 FACTS_HEAD = "Facts about this session (from k3agent, not from the user):"
 # Text that a tokenizer has not seen yet: a cautious guess.
@@ -81,7 +84,10 @@ def _git_fact(cwd: Path) -> str:
     except (OSError, ValueError):
         return UNREADABLE_HEAD
     branch = head.removeprefix("ref: refs/heads/")
-    return f"branch {branch}" if branch != head else f"detached at {head[:12]}"
+    if branch == head:
+        return f"detached at {head[:12]}" if COMMIT.fullmatch(head) else UNREADABLE_HEAD
+    # Who packed the repository wrote the file: only what git takes for a name stands among the facts.
+    return f"branch {branch}" if BRANCH.fullmatch(branch) and branch.isprintable() else UNREADABLE_HEAD
 
 
 def last_facts(messages: Sequence[Message]) -> str:

@@ -244,6 +244,7 @@ class Undo:
         """Carry out what was shown. Raises StoreError, also where the files have changed since they were
         looked at.
         """
+        self._read_rows()
         fresh = self.look_again(preview)
         seq = self.note(fresh)
         return self.finish(seq, self.carry_out(fresh))
@@ -252,6 +253,8 @@ class Undo:
         """As `restore`; what takes time is done in a thread, and the store is used in this one. `is_told`:
         the model need not be told.
         """
+        # What was shown may come from another object, which has read them for itself alone.
+        self._read_rows()
         fresh = await asyncio.to_thread(self.look_again, preview)
         seq = self.note(fresh, is_told=is_told)
         return self.finish(seq, await asyncio.to_thread(self.carry_out, fresh))

@@ -156,6 +156,8 @@ def _config_trust(argv: Sequence[str]) -> int:
     add_yes(parser)
     args = parser.parse(argv)
     folder, home = trust_folder(Path.cwd()), data_home(os.environ)
+    # First: what comes or changes while it is shown was not seen.
+    seen = "" if args.revoke else fingerprint(folder)
     files = covered(folder)
     if not files and not folder.is_dir():
         raise ConfigError(
@@ -165,7 +167,6 @@ def _config_trust(argv: Sequence[str]) -> int:
         set_trust(home, folder, is_trusted=False)
         print(f"{folder} is no longer trusted.")
         return 0
-    seen = fingerprint(folder)
     for path in files:
         text = path.read_text(encoding="utf-8", errors="replace")
         print(clean(f"--- {path}\n{text}"))

@@ -19,6 +19,7 @@ from k3agent.agent.changes import BY_PRODUCTS
 from k3agent.agent.git_marks import git_folder
 from k3agent.events import AnyEvent, CallEnded, CallProposed, CheckEnded, TurnStarted
 from k3agent.safety.paths import small_text
+from k3agent.store.snapshotrows import COMMIT
 from k3agent.store.worktree import SAFE, bare_environ
 from k3agent.types import JsonObject
 
@@ -87,14 +88,17 @@ def _walked(folder: Path) -> Iterator[str]:
 
 
 def _commit(folder: Path) -> str | None:
+    """What HEAD names. The repository may have written anything there: no other file's text is told."""
     git = git_folder(folder)
+    if git is None:
+        return None
     try:
-        head = small_text(git / "HEAD").strip() if git is not None else ""
-        if git is not None and head.startswith("ref: "):
+        head = small_text(git / "HEAD").strip()
+        if head.startswith("ref: refs/") and ".." not in head:
             head = small_text(git / head.removeprefix("ref: ")).strip()
     except (OSError, ValueError):
         return None
-    return head or None
+    return head if COMMIT.fullmatch(head) else None
 
 
 class RunReceipt:

@@ -512,6 +512,28 @@ async def test_an_early_step_takes_back_what_was_saved_for_later_calls_alone(rep
     assert without_git(repository) == after
 
 
+async def test_what_one_object_has_shown_another_carries_out(repository: Path) -> None:
+    """The UI takes a new one to show and to carry out."""
+    before, branches = without_git(repository), git(repository, "branch")
+    answers = [
+        step(call("write", path="first.txt", content="1\n")),
+        step(call("write", path="build/new.txt", content="2\n")),
+        step(call("shell", command="git branch -D side")),
+        DONE,
+    ]
+    run = await start(repository.parent, answers, allow=("shell",), sandbox="off")
+    await run.session.submit("do it")
+    undo = run.session.undo
+    first = undo.first()
+    assert first is not None
+    preview = undo.preview(first)
+    outcome = await run.session.undo.restore_aside(preview)
+    await run.session.aclose()
+    assert not outcome.failures
+    assert without_git(repository) == before
+    assert git(repository, "branch") == branches
+
+
 async def test_in_a_folder_of_too_many_files_all_that_calls_named_is_taken_back(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

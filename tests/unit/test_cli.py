@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from k3agent import __version__, cli
+from k3agent.config.trust import covered
 from k3agent.headless.flags import run_parser
 
 
@@ -216,6 +217,20 @@ def test_config_trust_asks(capsys, tmp_path, monkeypatch) -> None:
     assert capsys.readouterr().out.splitlines()[-1] == "other"
 
 
+def test_config_trust_covers_no_file_that_came_while_it_was_shown(capsys, tmp_path, monkeypatch) -> None:
+    (tmp_path / ".k3agent").mkdir()
+    (tmp_path / ".k3agent" / "config.toml").write_text('model = "repo"\n')
+
+    def listed(folder: Path) -> list[Path]:
+        found = covered(folder)
+        (folder / "hooks.json").write_text("{}")
+        return found
+
+    monkeypatch.setattr("k3agent.commands.config.covered", listed)
+    assert run("config", "trust", "--yes") == 52
+    assert "has changed since it was shown" in capsys.readouterr().err
+
+
 def typed_once(line: str) -> Callable[[str], str]:
     """What `input` does when this is typed; nothing at all is the end of input."""
 
@@ -309,7 +324,12 @@ def test_bench_alone_measures_nothing(capsys) -> None:
 
 def test_a_locale_that_lacks_a_letter_gets_an_escape_for_it(tmp_path) -> None:
     program = "from k3agent import cli; cli._print_anything(); print('ü \\ud800')"
-    for encoding, shown in (("ascii", b"\\xfc \\ud800\n"), ("utf-8", "ü \\ud800\n".encode())):
+    for encoding, shown in (
+        ("ascii", b"\\xfc \\ud800\n"),
+        ("utf-8", "ü \\ud800\n".encode()),
+        # As in the locale C.
+        ("utf-8:surrogateescape", "ü \\ud800\n".encode()),
+    ):
         environ = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environ, check=True)
         assert done.stdout == shown

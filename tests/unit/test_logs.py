@@ -34,6 +34,14 @@ def test_a_log_that_a_flood_fills_is_set_aside(tmp_path: Path, monkeypatch: pyte
     assert "line 999 " in "".join(path.read_text() for path in folder.iterdir())
 
 
+def test_half_a_character_is_logged_as_an_escape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.start_logging(tmp_path, {})
+    logging.getLogger("x").warning("cannot read %s", "a\udcff.py")
+    # On a terminal a complaint of logging itself would stand in the middle of the UI.
+    assert capsys.readouterr().err == ""
+    assert "a\\udcff.py" in (tmp_path / "logs" / "k3agent.log").read_text()
+
+
 def test_a_log_that_cannot_be_opened_any_more_is_left_out(tmp_path: Path) -> None:
     logs.start_logging(tmp_path, {})
     (tmp_path / "logs" / "k3agent.log").unlink()

@@ -53,3 +53,17 @@ async def test_it_has_the_exit_codes_of_commands_and_of_every_check(tmp_path: Pa
         ("test -e ok", 1),
         ("test -e ok", 0),
     ]
+
+
+def test_the_commit_is_one_whatever_the_repository_says_of_head(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", "-b", "main", repository], check=True)
+    folder = repository / ".git"
+    (tmp_path / "secret").write_text("a word of another file\n")
+    known = "0123456789abcdef" * 2 + "01234567"
+    (folder / "refs" / "heads" / "main").write_text(f"{known}\n")
+    assert tree_state(repository)["commit"] == known
+    (folder / "refs" / "heads" / "link").symlink_to(tmp_path / "secret")
+    for head in ("ref: ../../secret", f"ref: {tmp_path}/secret", "ref: refs/heads/link", "a word", "ref: x"):
+        (folder / "HEAD").write_text(f"{head}\n")
+        assert tree_state(repository)["commit"] is None

@@ -149,6 +149,23 @@ def test_a_step_that_fails_or_hangs_takes_no_other_with_it(
     assert (tmp_path / "ranks2.md").read_text().count("####") == 3
 
 
+def test_what_other_numbers_of_ranks_left_is_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "steps", lambda: (ranks.Step("one", ""), ranks.Step("other", "")))
+    monkeypatch.setattr(ranks.Session, "command", lambda *_: [sys.executable, "-c", ""])
+    flags = ["--device", "cpu", "--out", str(tmp_path / "out"), "--folder", str(tmp_path / "work")]
+    for number, step in (("2", "one"), ("4", "other"), ("2", "other")):
+        assert ranks.main([*flags, "--ranks", number, "--steps", step]) == 0
+    found = {
+        number: [
+            one["step"] for one in json.loads((tmp_path / "out" / f"ranks{number}.json").read_text())["steps"]
+        ]
+        for number in (2, 4)
+    }
+    assert found == {2: ["one", "other"], 4: ["other"]}
+
+
 BROKEN = """
 import sys, time, torch
 from k3agent.backend.bench.rank_results import run_on_all
