@@ -269,8 +269,16 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--families", default=",".join(FAMILIES), help="comma list; `first` and `second` stand for an edition"
     )
-    add("--held-out", action="store_true", help="words and wordings that training never sees")
-    add("--hard", action="store_true", help="held-out words, and wordings that are strange on purpose")
+    add(
+        "--held-out",
+        action="store_true",
+        help="words that training never sees, natural wordings unlike its own",
+    )
+    add(
+        "--hard",
+        action="store_true",
+        help="held-out words, and wordings far from all others, many strange on purpose",
+    )
     add("--seed", type=int, default=1)
     add("--jobs", type=int, default=1, help="tasks side by side")
     add("--k3agent", default="k3agent", help="the command to evaluate")

@@ -36,7 +36,7 @@ PARTS = {
     "held_out": (True, "held_out"),
     "hard": (True, "hard"),
 }
-"""Column name to (held-out words, part of the wordings)."""
+"""Column name to (held-out words, part of the wordings): `grammar.PARTS` says what the parts are."""
 
 
 @dataclass(slots=True)

@@ -14,11 +14,15 @@ from random import Random
 
 from k3agent.backend.training.wordings.noise import dress
 from k3agent.backend.training.wordings.reshape import add_aside, joined, reorder
-from k3agent.backend.training.wordings.split import split
+from k3agent.backend.training.wordings.split import split, unlike
 from k3agent.backend.training.wordings.variation import vary
 
 PARTS = ("train", "held_out", "hard")
-"""Templates for training, templates it never sees, and templates that are strange on purpose (never seen either)."""
+"""Templates for training, templates it never sees (where `texts/natural.txt` has some: those), and templates far from
+the others, many strange on purpose (never seen either)."""
+
+TONGUES = ("german", "chinese")
+"""The families whose goals have the names of English ones."""
 
 STYLES = ("name", "value", "text", "code", "raw")
 """How a slot may be quoted: `name` bare or quoted like the other names of the message, `value` too unless it is
@@ -280,7 +284,8 @@ def load_family(family: str) -> dict[str, Goal]:
     """The goals written in `texts/<family>/*.txt`.
 
     A goal starts with `@goal NAME slot:style ...` (or `@light NAME` for complete messages); its lines are
-    templates that earlier weights were trained on, until `@fresh`: of those after it a part is held out.
+    templates that earlier weights were trained on, until `@fresh`: of those after it a part is held out. A goal
+    with lines in `texts/natural.txt` holds out those instead, and its own held-out ones are hard ones.
     All templates for training come equally often.
     `slot:style=word` is an optional slot with that default. Lines starting with `#` are comments.
     """
@@ -298,14 +303,25 @@ def load_family(family: str) -> dict[str, Goal]:
 @cache
 def hard_templates() -> dict[str, tuple[str, ...]]:
     """The hard templates of texts/hard.txt by goal."""
+    return _by_goal("hard")
+
+
+@cache
+def natural_templates() -> dict[str, tuple[str, ...]]:
+    """The templates of texts/natural.txt by goal: as developers would type, written apart from the others."""
+    return _by_goal("natural")
+
+
+def _by_goal(name: str) -> dict[str, tuple[str, ...]]:
+    """The lines of texts/<name>.txt under each `@<name> GOAL`."""
     found: dict[str, list[str]] = {}
-    name = ""
-    for line in (_TEXTS / "hard.txt").read_text(encoding="utf-8").splitlines():
-        if line.startswith("@hard "):
-            name = line.split()[1]
+    goal = ""
+    for line in (_TEXTS / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"@{name} "):
+            goal = line.split()[1]
         elif line.strip() and not line.startswith("#"):
-            found.setdefault(name, []).append(line.strip())
-    return {name: tuple(lines) for name, lines in found.items()}
+            found.setdefault(goal, []).append(line.strip())
+    return {goal: tuple(lines) for goal, lines in found.items()}
 
 
 def _parse(path: Path) -> list[Goal]:
@@ -347,4 +363,7 @@ def _goal(line: str, path: Path, seen: tuple[str, ...], fresh: tuple[str, ...]) 
             defaults[name] = default
     train, held_out = split(seen, fresh)
     hard = hard_templates().get(rest[0], ())
+    if path.parent.name not in TONGUES and (natural := natural_templates().get(rest[0])):
+        hard = tuple(item for item in dict.fromkeys(hard + held_out) if item not in natural)
+        held_out = unlike(natural, train)
     return Goal(rest[0], slots, train, held_out, kind == "@light", defaults, hard)

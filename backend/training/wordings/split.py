@@ -36,13 +36,20 @@ def alike(one: str, two: str) -> float:
     return max(len(a & b) / max(len(a | b), 1) for a in word_sets(one) for b in word_sets(two))
 
 
+def unlike(templates: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """The templates that are alike to none of the others."""
+    masks = _masks(templates + others)
+    known = {mask for other in masks[len(templates) :] for mask in other}
+
+    def fresh(mine: list[int]) -> bool:
+        return all((a & b).bit_count() / max((a | b).bit_count(), 1) < ALIKE for a in mine for b in known)
+
+    return tuple(item for item, mine in zip(templates, masks, strict=False) if fresh(mine))
+
+
 def groups(templates: tuple[str, ...]) -> list[list[str]]:
     """Templates in groups such that no two of different groups are alike."""
-    bits: dict[str, int] = {}
-    masks = [
-        [sum(1 << bits.setdefault(word, len(bits)) for word in words) for words in word_sets(template)]
-        for template in templates
-    ]
+    masks = _masks(templates)
     parent = list(range(len(templates)))
 
     def root(index: int) -> int:
@@ -59,6 +66,15 @@ def groups(templates: tuple[str, ...]) -> list[list[str]]:
     for index, template in enumerate(templates):
         found.setdefault(root(index), []).append(template)
     return list(found.values())
+
+
+def _masks(templates: tuple[str, ...]) -> list[list[int]]:
+    """The word sets of each template as bits, which compare fast."""
+    bits: dict[str, int] = {}
+    return [
+        [sum(1 << bits.setdefault(word, len(bits)) for word in words) for words in word_sets(template)]
+        for template in templates
+    ]
 
 
 def _any_alike(mine: list[int], others: list[int]) -> bool:
