@@ -223,7 +223,7 @@ def is_light(settings: EngineSettings, config: ModelConfig) -> bool:
 
 def chunk_of(settings: EngineSettings, device: torch.device) -> int:
     """Tokens of a prefill pass, which is the grid. A GPU reads all experts for a few hundred tokens already:
-    on an H200 64K tokens of Kimi-Linear-48B take 3.7, 2.6, 2.2 and 2.0 s in passes of 1,024, 2,048, 4,096 and
+    on an H200 64K tokens of Kimi-Linear-48B take 3.5, 2.6, 2.2 and 2.0 s in passes of 1,024, 2,048, 4,096 and
     8,192. A longer pass keeps those waiting who decode, and leaves fewer points to resume from.
     """
     usual = _GPU_CHUNK if device.type == "cuda" else _CPU_CHUNK

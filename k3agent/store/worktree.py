@@ -28,7 +28,10 @@ WAITED_FOR = (
     ".gitattributes",
     *(
         f".git/{name}"
-        for name in ("HEAD", "config", "index", "packed-refs", "info/exclude", "info/attributes")
+        for name in (
+            *("HEAD", "config", "index", "packed-refs", "commondir", "shallow"),
+            *("info/exclude", "info/attributes", "objects/info/alternates"),
+        )
     ),
 )
 

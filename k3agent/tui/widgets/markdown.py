@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 MAX_DEPTH = 8
 # Longer lines of prose are hard to read; code and tables take what they need.
 MAX_PROSE = 120
-_SPANS = {"strong_open": Style(bold=True), "em_open": Style(italic=True), "s_open": Style(strike=True)}
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 
 

@@ -41,7 +41,7 @@ def test_missing_objects_are_not_fetched(root: Path) -> None:
     assert not (root / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["HEAD", "config", "index", "packed-refs"])
+@pytest.mark.parametrize("name", ["HEAD", "config", "index", "packed-refs", "commondir"])
 def test_a_pipe_in_the_place_of_a_file_of_git_is_not_waited_for(root: Path, name: str) -> None:
     (root / ".git" / name).unlink(missing_ok=True)
     os.mkfifo(root / ".git" / name)

@@ -136,7 +136,7 @@ def test_a_step_that_fails_or_hangs_takes_no_other_with_it(
     session = ranks.Session(options, [])
     begun = time.monotonic()
     session.run([ranks.Step("fails", ""), ranks.Step("hangs", "", seconds=2), ranks.Step("works", "")])
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 300
     assert {one.step: one.status for one in session.outcomes} == {"fails": 1, "hangs": 124, "works": 0}
     page, log = ((tmp_path / f"ranks2.{end}").read_text() for end in ("md", "log"))
     assert "| a table |" in page and "status 124" in page

@@ -52,7 +52,7 @@ def test_a_step_that_fails_or_hangs_takes_no_other_with_it(programs: None, tmp_p
         Step("k", "kernels"),
     )
     assert run(tmp_path, *steps) == {"fla": 1, "peers": 124, "tests": 0, "kernels": 0}
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 300
     out = tmp_path / "out"
     assert sorted(file.name for file in out.iterdir()) == ["session9.log", "session9.md", "session9.tar.gz"]
     log = (out / "session9.log").read_text()
