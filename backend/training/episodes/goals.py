@@ -307,8 +307,8 @@ def joined(ctx: Setting) -> Plan | None:
         return last, f"{answer}\n{other}"
 
     def check(outcome: Outcome) -> str | None:
-        wrong = first.check(Outcome(outcome.before, middle[-1], answers[-2]))
-        return wrong or second.check(Outcome(middle[-1], outcome.after, answers[-1]))
+        wrong = first.check(Outcome(outcome.before, middle[-1], answers[-2], outcome.root))
+        return wrong or second.check(Outcome(middle[-1], outcome.after, answers[-1], outcome.root))
 
     prompt = say_joined((first.goal, first.slots), (second.goal, second.slots), ctx.rng, ctx.words.part)
     return Plan(f"join:{first.goal}", first.family, {}, play, check, second.subject, prompt)

@@ -1,7 +1,9 @@
 """Two things in one message, docstrings without given words, moves with imports, names in part, `@path`."""
 
 import random
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +104,31 @@ def test_the_beginning_of_a_tests_name_is_enough(player: Player) -> None:
     assert not session.notes
     note_full_name(session, run, "test_total")
     assert session.notes == ["I took `test_total_of_two`, the failing test that begins with `test_total`."]
+
+
+def test_of_two_tasks_each_is_judged_by_the_folders_that_are_there(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {family: [GOALS["create_folder"]] for family in goals.JOINABLE}
+    monkeypatch.setattr(goals, "by_family", lambda _: table)
+    rng = random.Random(8)
+    words = Words(rng)
+    project = draw_project(rng, words)
+    plan = goals.joined(Setting(Facts(dict(project.files)), rng, words, project))
+    assert plan is not None
+    files, workspace = dict(project.files), player.box.workspace
+    workspace.reset(files)
+    player.box.new_session()
+    there = {path for path in Path(workspace.root).rglob("*") if path.is_dir()}
+    answer = played(plan, Session(player.box, rng, max_chars=10**6))[1]
+    outcome = Outcome(files, workspace.snapshot(), answer, workspace.root)
+    assert plan.check(outcome) is None
+    made = {path for path in Path(workspace.root).rglob("*") if path.is_dir()} - there
+    for path in made:
+        shutil.rmtree(path, ignore_errors=True)
+        assert "there is no folder" in (plan.check(outcome) or "")
+        path.mkdir(parents=True)
+    assert len(made) > 1
 
 
 def test_some_messages_name_files_with_an_at_sign_and_new_files_never() -> None:
