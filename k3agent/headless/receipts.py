@@ -17,10 +17,12 @@ from pathlib import Path
 from k3agent import __version__
 from k3agent.agent.changes import BY_PRODUCTS
 from k3agent.agent.git_marks import git_folder
+from k3agent.config.paths import git_root
+from k3agent.errors import StoreError
 from k3agent.events import AnyEvent, CallEnded, CallProposed, CheckEnded, TurnStarted
 from k3agent.safety.paths import small_text
 from k3agent.store.snapshotrows import COMMIT
-from k3agent.store.worktree import SAFE, bare_environ
+from k3agent.store.worktree import SAFE, bare_environ, refuse_odd
 from k3agent.types import JsonObject
 
 SCHEMA = "k3agent-receipt/1"
@@ -50,7 +52,7 @@ def tree_state(folder: Path) -> JsonObject:
                 raise TooMuch(f"more than {MAX_FILES} files or {MAX_BYTES >> 30} GB")
             kind, content = _content(path)
             digest.update(f"{kind} {content} ".encode() + os.fsencode(name) + b"\0")
-    except (OSError, TooMuch, subprocess.SubprocessError) as error:
+    except (OSError, TooMuch, StoreError, subprocess.SubprocessError) as error:
         return {**state, "note": f"not hashed: {error}"}
     return {**state, "sha256": digest.hexdigest()}
 
@@ -67,6 +69,7 @@ def _content(path: Path) -> tuple[str, str]:
 def _names(folder: Path) -> list[str]:
     """Relative, sorted."""
     if git_folder(folder) is not None and shutil.which("git"):
+        refuse_odd(git_root(folder) or folder, "ls-files")
         done = subprocess.run(
             ["git", *SAFE, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=folder,

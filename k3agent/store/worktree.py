@@ -43,8 +43,8 @@ def _is_odd(path: Path) -> bool:
         return False
 
 
-def _refuse_odd(root: Path, command: str) -> None:
-    """Git would wait for a pipe by such a name until somebody writes into it."""
+def refuse_odd(root: Path, command: str) -> None:
+    """Git would wait for a pipe by such a name until somebody writes into it. Raises StoreError."""
     for name in WAITED_FOR:
         if _is_odd(root / name):
             raise StoreError(f"git {command} in {root}: {name} is no file; remove it")
@@ -65,7 +65,7 @@ def ask(root: Path, *arguments: str, given: bytes | None = None) -> bytes:
     program = git_program()
     if program is None:
         raise StoreError("git is not installed; install it, or set snapshots to off")
-    _refuse_odd(root, arguments[0])
+    refuse_odd(root, arguments[0])
     command = [program, *SAFE, "--git-dir", str(root / ".git"), "--work-tree", str(root), *arguments]
     try:
         done = subprocess.run(
@@ -93,7 +93,7 @@ def harmless(folder: Path) -> dict[str, str]:
     program = git_program()
     if program is not None:
         top = next((path for path in (folder, *folder.parents) if os.path.lexists(path / ".git")), folder)
-        _refuse_odd(top, "config")
+        refuse_odd(top, "config")
         command = [program, "config", "--null", "--name-only", "--get-regexp", r"^(filter|diff)\..*"]
         try:
             done = subprocess.run(

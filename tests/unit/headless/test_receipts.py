@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import tracemalloc
 from pathlib import Path
@@ -23,6 +24,13 @@ def test_a_receipt_runs_no_monitor_of_the_repository(tmp_path: Path) -> None:
     (tmp_path / "ran").unlink()
     assert tree_state(tmp_path)["files"] == 1
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_pipe_that_git_would_wait_for_is_named(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    os.mkfifo(tmp_path / ".gitignore")
+    (tmp_path / "below").mkdir()
+    assert ".gitignore is no file; remove it" in tree_state(tmp_path / "below")["note"]
 
 
 def test_large_files_are_hashed_piece_by_piece(tmp_path: Path) -> None:
