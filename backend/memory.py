@@ -253,7 +253,7 @@ def place(model: Model, gpu: Gpu, count: int, layout: Layout, workload: Workload
         one = placement.latent_bytes + placement.state_bytes
         reasons.append(
             f"{_gb(placement.free_bytes)} left for caches, one sequence needs {_gb(one)}:"
-            f" at most {placement.max_context} tokens fit"
+            f" at most {placement.max_context} tokens fit (--context {placement.max_context})"
         )
     return placement
 

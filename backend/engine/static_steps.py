@@ -31,6 +31,9 @@ DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 PREFILL_SIZES = (16, 32, 64, 128, 256, 512)
 """Tokens of one sequence; one more sequence takes the padding."""
 EXPANDING_TOKENS, EXPANDING_CONTEXT = 160, 8192
+"""From so many new tokens behind so many others on, a step is no static one. Kernels of MLA make keys and
+values anew from as many new tokens on (`least_tokens`): bits should not depend on what a step runs in.
+"""
 Progress = Callable[[int, int, str], None]
 """Called with the number of steps that are prepared, of how many, and what the next one is."""
 
@@ -146,7 +149,7 @@ class StaticSteps:
 def _is_expanding(work: Work) -> bool:
     """Does the work outweigh its launches, and attention go faster with keys and values made anew, for which
     the host has to know the length of the prefix?"""
-    return len(work.token_ids) > EXPANDING_TOKENS and work.context_len > EXPANDING_CONTEXT
+    return len(work.token_ids) >= EXPANDING_TOKENS and work.context_len > EXPANDING_CONTEXT
 
 
 def _least(shapes: list[Shape], num_rows: int) -> Shape | None:

@@ -15,6 +15,7 @@ from k3agent.errors import StoreError
 from k3agent.headless.arguments import Parser, positive_int
 from k3agent.safety.visible import clean
 from k3agent.store.sessions import SessionStore
+from k3agent.store.snapshotrows import SnapshotRow
 from k3agent.types import SessionId
 
 
@@ -48,6 +49,8 @@ def undo(argv: Sequence[str]) -> int:
             return 1
         preview = found.preview(target)
         print(_as_json(preview) if args.json else "\n".join(map(_name, described(preview))))
+        if args.to is None and not args.json:
+            _tell_of_earlier(found, target)
         if preview.is_empty or args.dry_run:
             return 0
         _tell_of_user(store, session_id)
@@ -56,6 +59,13 @@ def undo(argv: Sequence[str]) -> int:
         return _restore(found, session_id, preview)
     finally:
         store.close()
+
+
+def _tell_of_earlier(found: Undo, target: SnapshotRow) -> None:
+    """One task often changes files in several steps, of which only the last is taken back."""
+    earlier = [row.seq for row, changed in found.steps() if changed and row.turn == target.turn]
+    if earlier and earlier[0] < target.seq:
+        print(f"Steps before it changed files in the same turn; --to {earlier[0]} takes back all of them.")
 
 
 def _tell_of_user(store: SessionStore, session_id: SessionId) -> None:

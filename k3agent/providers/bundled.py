@@ -263,9 +263,10 @@ def _has_process(pid: int) -> bool:
 
 
 def _fingerprint(model: str) -> str:
-    """Servers of another version, installation or set of weights are not joined."""
+    """Servers of another version, installation or set of weights are not joined. An installation's folder has
+    its interpreter under several names."""
     folder = weights_folder(model)
-    parts = [__version__, sys.executable, str(folder)]
+    parts = [__version__, str(Path(sys.executable).parent), str(folder)]
     weights = folder / "model.safetensors" if folder is not None else None
     if weights is not None and weights.is_file():
         stat = weights.stat()

@@ -147,9 +147,11 @@ async def test_steps_dry_run_asking_and_taking_back(tmp_path: Path) -> None:
     assert asked.returncode == 2 and "--yes" in asked.stderr
     assert (ws / "a.txt").read_text() == "2\n"
     # Said again, it goes one step further back; each step back can be taken back.
-    assert cli(ws, "--yes").returncode == 0
+    back = cli(ws, "--yes")
+    assert back.returncode == 0 and "--to 1 takes back all of them" in back.stdout
     assert (ws / "a.txt").read_text() == "1\n" and not (ws / "new.txt").exists()
-    assert "--to" in cli(ws, "--yes").stdout
+    back = cli(ws, "--yes").stdout
+    assert "--to" in back and "takes back all" not in back
     assert (ws / "a.txt").read_text() == "0\n"
     nothing = cli(ws, "--yes")
     assert nothing.returncode == 1 and "Nothing to undo" in nothing.stderr

@@ -9,7 +9,7 @@ KNOWN = ("--model", "--max-turns", "limits.max_turns", "kimi-k3")
 
 @pytest.mark.parametrize(
     "word, meant",
-    [("--modle", "--model"), ("limit.maxturns", "limits.max_turns"), ("kimi", "kimi-k3"), ("zzz", None)],
+    [("--mdel", "--model"), ("limit.maxturns", "limits.max_turns"), ("kimi", "kimi-k3"), ("zzz", None)],
 )
 def test_nearest(word: str, meant: str | None) -> None:
     assert nearest(word, KNOWN) == meant

@@ -38,7 +38,7 @@ pinned.pin(
         "join_warps": 4,
     }),
     candidates={
-        "least_tokens": [0, 96, 160, 1024],
+        # `least_tokens` is the engine's EXPANDING_TOKENS
         "segment": [32768], "block_m": [64, 128], "block_n": [32, 64, 128],
         "num_warps": [4, 8], "num_stages": [2, 3], "join_warps": [4],
     },

@@ -49,7 +49,7 @@ _ADJECTIVES = """
     Italian Spanish Polish Danish famous friendly grumpy impatient early late second third upcoming legendary dreaded
 """.split()  # noqa: SIM905
 _NAMES = """
-    Anna Ben Carla David Elena Farid Greta Hiro Ines Jonas Kim Lena Marco Nadia Olga Pavel Quinn Rosa Samir Tina Umar Vera
+    Anna Ben Carla David Elena Farid Greta Hiro Iris Jonas Kim Lena Marco Nadia Olga Pavel Quinn Rosa Samir Tina Umar Vera
     Wanda Xenia Yusuf Zoe
 """.split()  # noqa: SIM905
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.config import PAGE_SIZE
+from k3agent.backend.engine import static_steps
 from k3agent.backend.engine.client import EngineClient
 from k3agent.backend.engine.engine import Engine
 from k3agent.backend.engine.messages import (
@@ -25,6 +26,8 @@ from k3agent.backend.engine.process import load
 from k3agent.backend.engine.runner import Runner
 from k3agent.backend.engine.static_steps import StaticStep
 from k3agent.backend.engine.work import Work
+from k3agent.backend.kernels import pinned
+from k3agent.backend.kernels.pinned import Tuned
 
 NUM_PAGES, NUM_SLOTS = 12, 6
 
@@ -118,9 +121,9 @@ def test_other_passes_run_as_they_are(runners: tuple[Runner, Runner]) -> None:
     assert static.run([replace(other, token_ids=[1, 2], num_logits=2)]) is None
     check_equal(runners, [one, other])
     shape_of = static._shape_of
-    assert shape_of([replace(one, token_ids=[1] * 160, context_len=10_000)]) is not None
-    assert shape_of([replace(one, token_ids=[1] * 161, context_len=8192)]) is not None
-    assert shape_of([replace(one, token_ids=[1] * 161, context_len=8193)]) is None
+    assert shape_of([replace(one, token_ids=[1] * 159, context_len=10_000)]) is not None
+    assert shape_of([replace(one, token_ids=[1] * 160, context_len=8192)]) is not None
+    assert shape_of([replace(one, token_ids=[1] * 160, context_len=8193)]) is None
 
 
 def test_an_engine_answers_the_same(tiny_dir: Path) -> None:
@@ -193,3 +196,8 @@ def test_the_server_hears_how_far_a_start_is(tiny_dir: Path) -> None:
     assert told[-1].num_done == told[-1].num_steps
     client.on_progress = None
     client._dispatch(told[0])
+
+
+def test_measured_kernels_expand_where_steps_are_no_longer_static() -> None:
+    rows = Tuned.read(Path(pinned.__file__).with_name("tuned.json")).rows["mla_prefill"]
+    assert rows and {row.values["least_tokens"] for row in rows} == {static_steps.EXPANDING_TOKENS}
