@@ -9,7 +9,7 @@ from k3agent.backend.training.episodes.session import Check, Outcome
 
 FileTest = Callable[[str], bool]
 NEGATIVE = re.compile(
-    r"\b(no|not|cannot|can't|none|nothing|neither|unable|only|doesn't|don't|isn't|couldn't|which|what|beyond|outside|sorry)\b|\?",
+    r"\b(no|not|cannot|can't|none|nothing|neither|unable|only|doesn't|don't|isn't|couldn't|which|what|beyond|outside|sorry|nowhere)\b|\?",
     re.IGNORECASE,
 )
 

@@ -31,7 +31,7 @@ LIMITS: dict[str, Limit] = {
     ),
     "optimise": Limit(
         "make code faster or leaner",
-        "faster",
+        "fast",
         "I can show or explain the code and change lines that you give me",
     ),
     "types": Limit(
