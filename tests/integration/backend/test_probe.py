@@ -1,6 +1,7 @@
 """Asking a real server what it can do: ours, with tiny K3, whose random weights call no tools."""
 
 import gzip
+import re
 import socket
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def test_texts_of_servers_are_made_harmless() -> None:
     assert probe.plain("a\x1b[31mb\n" + "c" * 500) == "a [31mb " + "c" * 192 + "..."
 
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
 
 
 def sized(body: bytes, more: bytes = b"") -> bytes:
@@ -74,6 +75,18 @@ def endless(piece: bytes, pause_s: float) -> Callable[[socket.socket], None]:
     return answer
 
 
+def read_request(connection: socket.socket) -> None:
+    """All of it: closing a connection with something unread resets it, and the answer may be lost."""
+    data = b""
+    while b"\r\n\r\n" not in data and (piece := connection.recv(65536)):
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    missing = int(length[1]) - len(body) if length else 0
+    while missing > 0 and (piece := connection.recv(65536)):
+        missing -= len(piece)
+
+
 @contextmanager
 def hostile(head: bytes, then: Callable[[socket.socket], None] = lambda _: None) -> Iterator[str]:
     """A server that answers everything with `head`, then does `then`."""
@@ -81,7 +94,7 @@ def hostile(head: bytes, then: Callable[[socket.socket], None] = lambda _: None)
 
     def one(connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            connection.recv(65536)
+            read_request(connection)
             connection.sendall(head)
             then(connection)
 
