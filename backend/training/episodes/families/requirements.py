@@ -9,10 +9,11 @@ from k3agent.backend.training.episodes.families.settingsfiles import take_out
 from k3agent.backend.training.episodes.families.versions import (
     VERSIONED,
     draw_version,
+    required_at,
     requirement,
     versioned,
 )
-from k3agent.backend.training.episodes.policy import View, esc, hits, open_file, quoted
+from k3agent.backend.training.episodes.policy import View, open_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 
@@ -182,13 +183,9 @@ def remove_requirement(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         think = f"Remove the dependency {said}. Where is it required?"
-        found = hits(session.call("grep", think, pattern=esc(said)))
-        found = [hit for hit in found if re.search(r"\d", hit.text)]
-        if len(found) != 1:
-            places = quoted([hit.at for hit in found]) if found else "no file"
-            raise Report("Not one place.", f"`{said}` is required in {places}. Nothing was changed.")
-        view = open_file(session, found[0].path, f"It is in {found[0].at}. Read the file.")
-        take_out(session, view, found[0].line, said)
+        hit = required_at(session, think, said)
+        view = open_file(session, hit.path, f"It is in {hit.at}. Read the file.")
+        take_out(session, view, hit.line, said)
         return "The diff shows it.", f"Removed the dependency `{said}` from `{view.path}`."
 
     def check(outcome: Outcome) -> str | None:

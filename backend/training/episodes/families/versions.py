@@ -4,7 +4,7 @@ import re
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.editing import change_line
-from k3agent.backend.training.episodes.policy import esc, hits, open_file, quoted
+from k3agent.backend.training.episodes.policy import Hit, esc, hits, open_file, quoted
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 
@@ -113,6 +113,16 @@ def requirement(ctx: Setting, package: str, version: str) -> tuple[str, str]:
     return "Cargo.toml", f'[package]\nname = "{words.noun()}"\n\n[dependencies]\n{rows}'
 
 
+def required_at(session: Session, think: str, package: str) -> Hit:
+    """The one line that requires a package; a report where there is none, or several."""
+    found = hits(session.call("grep", think, pattern=esc(package)))
+    rows = [hit for hit in found if re.search(r"\d", hit.text)]
+    if len(rows) != 1:
+        places = quoted([hit.at for hit in rows]) if rows else "no file"
+        raise Report("Not one place.", f"`{package}` is required in {places}. Nothing was changed.")
+    return rows[0]
+
+
 @goal("set_dep", "data", 1.5, level=1)
 def set_dep(ctx: Setting) -> Plan | None:
     """Require another version of a package."""
@@ -125,12 +135,7 @@ def set_dep(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         think = f"Require {package} {new}. Where is it required?"
-        found = hits(session.call("grep", think, pattern=esc(package)))
-        rows = [hit for hit in found if re.search(r"\d", hit.text)]
-        if len(rows) != 1:
-            places = quoted([hit.at for hit in rows]) if rows else "no file"
-            raise Report("Not one place.", f"`{package}` is required in {places}. Nothing was changed.")
-        hit = rows[0]
+        hit = required_at(session, think, package)
         match = re.search(r"\d[\w.]*", hit.text.split(package, 1)[1])
         assert match is not None
         head, _, tail = hit.text.strip().partition(package)
