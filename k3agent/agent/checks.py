@@ -7,7 +7,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
+import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +24,13 @@ LOOK_EVERY_S = 1.0
 # The exit code of a check that had to be ended, as `timeout` gives it.
 KILLED = 124
 HEAD = "A check of the result failed:"
+# What a shell answers where it does not find a program.
+NOT_FOUND = 127
+REMEDY = "Install it, put its folder on PATH, or name another command in --check or checks.commands."
+# Where one of these stands, a program that is missing need not make the whole command fail.
+_BRANCHING = re.compile(
+    r"[|;\n`]|\$\(|(?<![&>])&(?![&>])|(?:^|\s)[!({]|PATH=|\b(?:if|while|until|for|case|function|alias)\b"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +93,35 @@ async def _wait(process: asyncio.subprocess.Process, output: int) -> str:
             return f"timed out after {TIMEOUT_S:.0f} s; killed"
         if os.fstat(output).st_size > MAX_OUTPUT_BYTES:
             return f"more than {MAX_OUTPUT_BYTES >> 20} MB of output; killed"
+
+
+def missing_program(command: str, environ: Mapping[str, str]) -> str:
+    """The name of a program without which the check cannot pass, and that is nowhere on PATH; "" where there
+    is none, or the command does not show it. What is named by a path the work itself may bring.
+    """
+    from k3agent.agent.shell_syntax import parse  # lazy: 30 ms, the grammar
+
+    parsed = parse(command)
+    if parsed.problem or _BRANCHING.search(command):
+        return ""
+    for simple in parsed.commands:
+        name = simple.words[0] if simple.words else None
+        if name and "/" not in name and not _is_known(name, environ):
+            return name
+    return ""
+
+
+def _is_known(name: str, environ: Mapping[str, str]) -> bool:
+    """Whether the shell that runs checks finds a program, or has one of its own by that name."""
+    if shutil.which(name, path=environ.get("PATH") or os.defpath) is not None:
+        return True
+    asked = ["/bin/sh", "-c", 'command -v "$1"', "sh", name]
+    return subprocess.run(asked, env=dict(environ), capture_output=True, check=False).returncode == 0
+
+
+def missing_text(command: str, name: str) -> str:
+    """What is wrong with such a check, and the remedy."""
+    return f"the check `{command}` cannot run: there is no program {name} on PATH. {REMEDY}"
 
 
 def named(failed: Sequence[CheckResult]) -> str:

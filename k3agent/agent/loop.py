@@ -303,7 +303,11 @@ class TurnLoop:
         failed = await self._failed_checks()
         if not failed:
             return await self._stop_hooks()
-        end = TurnEnd(outcome=TurnOutcome.CHECKS_FAILED, detail=checks.named(failed))
+        missing = self._missing(failed)
+        end = TurnEnd(outcome=TurnOutcome.CHECKS_FAILED, detail=missing or checks.named(failed))
+        # A program that is not there is nothing that the work could have made right.
+        if missing:
+            return end
         if self._closing is not None or self._parts.transcript.num_said(checks.HEAD) >= parts.check_retries:
             return end
         if not parts.limits.may_step():
@@ -312,6 +316,15 @@ class TurnLoop:
         # What the check said is new: looking at the same things again is no circle.
         parts.repetition.restart()
         return None
+
+    def _missing(self, failed: Sequence[checks.CheckResult]) -> str:
+        """Why a check could not run at all, or ''."""
+        for check in failed:
+            if check.exit_code == checks.NOT_FOUND:
+                name = checks.missing_program(check.command, self._parts.child_environ)
+                if name:
+                    return checks.missing_text(check.command, name)
+        return ""
 
     async def _stop_hooks(self) -> TurnEnd | None:
         """The good end, unless a hook has the model go on: a limited number of times."""

@@ -6,9 +6,10 @@ import json
 import os
 import select
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from k3agent.agent.checks import missing_program, missing_text
 from k3agent.agent.commands import called_name, load_commands
 from k3agent.config.places import find_places
 from k3agent.errors import ConfigError, K3AgentError, did_you_mean
@@ -68,6 +69,19 @@ def require_known_command(prompt: str, cwd: Path, environ: Mapping[str, str], ho
     raise UsageError(
         f"/{name} is no command that is known here.{hint} Put a space before it to send it as plain words."
     )
+
+
+def require_programs(checks: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> None:
+    """Raises UsageError for a check that can never run. Where a folder on PATH lies in the workspace, the
+    work itself may bring the program.
+    """
+    folders = [os.path.realpath(cwd / folder) for folder in environ.get("PATH", "").split(os.pathsep)]
+    if any(Path(folder).is_relative_to(os.path.realpath(cwd)) for folder in folders):
+        return
+    for command in checks:
+        name = missing_program(command, environ)
+        if name:
+            raise UsageError(missing_text(command, name))
 
 
 def _read_available(descriptor: int) -> str:

@@ -39,6 +39,7 @@ from k3agent.headless.inputs import (
     read_prompt,
     read_schema,
     require_known_command,
+    require_programs,
     user_lines,
 )
 from k3agent.headless.keptchecks import keep_checks, kept_checks
@@ -291,6 +292,7 @@ class HeadlessRun:
         )
         told = for_goals(told, options.settings) if options.goals else told
         self.checks = told.checks
+        require_programs(self.checks, options.cwd, options.environ)
         return dataclasses.replace(told, response_schema=self.schema, home=home, user_home=options.home)
 
     async def _structured_end(self, session: Session, ended: TurnEnded) -> End:

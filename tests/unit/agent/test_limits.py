@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from support.agents import (
     step,
 )
 
+from k3agent.agent.checks import missing_program
 from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.options import Limits, Receipt, SessionOptions
 from k3agent.agent.policies import UNITS, LimitPolicy, reached
@@ -67,6 +69,41 @@ async def test_a_check_that_keeps_failing_is_its_own_outcome(tmp_path: Path) -> 
     assert end.outcome is TurnOutcome.CHECKS_FAILED and "exit 1" in end.detail
     assert len(run.client.requests) == 3
     assert run.session.receipt.checks == [{"command": "exit 1", "exit_code": 1, "passed": False}]
+    await run.session.aclose()
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("nosuchprogram -q", "nosuchprogram"),
+        ("cd . && timeout 5 nosuchprogram > log 2>&1", "nosuchprogram"),
+        ("export A=1 && umask 022 && echo a && true", ""),
+        ("nosuchprogram || true", ""),
+        ("! nosuchprogram", ""),
+        ("if nosuchprogram; then true; fi", ""),
+        ("PATH=$PWD/bin nosuchprogram", ""),
+        ("./nosuchprogram", ""),
+        ("echo nosuchprogram 'a", ""),
+    ],
+)
+def test_a_program_that_a_check_lacks(command: str, missing: str) -> None:
+    assert missing_program(command, os.environ) == missing
+
+
+async def test_a_check_without_its_program_ends_the_turn_at_once(tmp_path: Path) -> None:
+    run = await start(tmp_path, [DONE] * 4, checks=("nosuchprogram -q",))
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.CHECKS_FAILED and len(run.client.requests) == 1
+    assert "no program nosuchprogram on PATH. Install it" in end.detail
+    await run.session.aclose()
+
+
+async def test_a_script_that_lacks_a_program_goes_back_to_the_model(tmp_path: Path) -> None:
+    run = await start(tmp_path, [DONE] * 2, checks=("sh run.sh",), check_retries=1)
+    (tmp_path / "ws" / "run.sh").write_text("nosuchprogram\n")
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.CHECKS_FAILED and len(run.client.requests) == 2
+    assert run.session.receipt.checks[0]["exit_code"] == 127
     await run.session.aclose()
 
 

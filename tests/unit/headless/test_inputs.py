@@ -63,3 +63,32 @@ async def test_a_run_of_it_ends_before_the_model_is_asked(
     await run.close()
     assert end.exit_code == 2 and "/nope" in end.errors[0]
     assert client.requests == [] and run.session is None
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+async def test_a_check_that_can_never_run_ends_the_run_before_the_model_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    """`is_own`: a folder of the workspace is on PATH, where the work may put the program."""
+    client = ReplayClient([DONE])
+    monkeypatch.setattr(headless, "choose_client", lambda *_: client)
+    monkeypatch.setattr(headless.HeadlessRun, "_listen_to_signals", lambda self: None)
+    path = "/usr/bin:/bin" + (f":{tmp_path}/ws/bin" if is_own else "")
+    (tmp_path / "ws").mkdir()
+    options = RunOptions(
+        settings=Settings(sandbox="off", checks_commands=("true", "nosuchprogram -q")),
+        environ={"HOME": str(tmp_path), "PATH": path},
+        home=tmp_path / "home",
+        cwd=tmp_path / "ws",
+        prompt="go",
+    )
+    run = headless.HeadlessRun(
+        options,
+        PipeWriter(1, is_lossless=True),
+        TextFormat(lambda text: None),
+        Progress(lambda text: None, has_color=False),
+    )
+    end = await run.run()
+    await run.close()
+    assert end.exit_code == (4 if is_own else 2) and len(client.requests) == is_own
+    assert "`nosuchprogram -q` cannot run: there is no program nosuchprogram on PATH" in end.errors[0]
