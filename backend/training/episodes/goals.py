@@ -14,7 +14,7 @@ from k3agent.backend.training.episodes.families.read import play_explain, play_s
 from k3agent.backend.training.episodes.families.values import changed_text, pick, play_set
 from k3agent.backend.training.episodes.policy import open_file, show
 from k3agent.backend.training.episodes.registry import GOALS, GoalEntry, Setting
-from k3agent.backend.training.episodes.session import Outcome, Plan, Session, played
+from k3agent.backend.training.episodes.session import Outcome, Plan, Session, in_turn
 from k3agent.backend.training.episodes.wording import say_joined
 from k3agent.backend.training.episodes.workspace import read_tree
 
@@ -297,18 +297,17 @@ def joined(ctx: Setting) -> Plan | None:
     middle: list[dict[str, str]] = []
     answers: list[str] = []
 
-    def play(session: Session) -> tuple[str, str]:
-        session.lead = "Two tasks. First:"
-        think, answer = played(first, session)
-        middle.append(read_tree(session.box.workspace.root))
-        session.lead = f"{think} Second:"
-        last, other = played(second, session)
-        answers.extend((answer, other))
-        return last, f"{answer}\n{other}"
+    def play_first(session: Session) -> tuple[str, str]:
+        try:
+            return first.play(session)
+        finally:
+            middle.append(read_tree(session.box.workspace.root))
+
+    play = in_turn([play_first, second.play], answers)
 
     def check(outcome: Outcome) -> str | None:
-        wrong = first.check(Outcome(outcome.before, middle[-1], answers[-2], outcome.root))
-        return wrong or second.check(Outcome(middle[-1], outcome.after, answers[-1], outcome.root))
+        wrong = first.check(Outcome(outcome.before, middle[-1], answers[0], outcome.root))
+        return wrong or second.check(Outcome(middle[-1], outcome.after, answers[1], outcome.root))
 
     prompt = say_joined((first.goal, first.slots), (second.goal, second.slots), ctx.rng, ctx.words.part)
     return Plan(f"join:{first.goal}", first.family, {}, play, check, second.subject, prompt)

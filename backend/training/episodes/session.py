@@ -135,9 +135,37 @@ class Plan:
 
 def played(plan: Plan, session: Session) -> tuple[str, str]:
     """The plan's last thought and answer; an early report counts as an answer."""
+    return told(plan.play, session)
+
+
+def told(play: Play, session: Session) -> tuple[str, str]:
+    """What a task ends with, what its answer must say besides in front of it."""
     session.notes.clear()
     try:
-        think, answer = plan.play(session)
+        think, answer = play(session)
     except Report as report:
         think, answer = report.think, report.answer
-    return think, " ".join([*session.notes, answer])
+    whole = " ".join([*session.notes, answer])
+    session.notes.clear()
+    return think, whole
+
+
+def in_turn(plays: list[Play], answers: list[str] | None = None) -> Play:
+    """Several tasks of one message, one after the other: counted in the thoughts, numbered in the answer.
+
+    `answers` is filled with the answers to each.
+    """
+
+    def play(session: Session) -> tuple[str, str]:
+        found: list[str] = []
+        think = ""
+        for number, task in enumerate(plays, 1):
+            place = f"{len(plays)} tasks. The first:" if number == 1 else f"Task {number} of {len(plays)}:"
+            session.lead = " ".join(filter(None, (session.lead, think, place)))
+            think, answer = told(task, session)
+            found.append(answer)
+        if answers is not None:
+            answers[:] = found
+        return think, "\n".join(f"{number}. {answer}" for number, answer in enumerate(found, 1))
+
+    return play

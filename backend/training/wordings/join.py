@@ -49,7 +49,7 @@ def lower_start(message: str) -> str:
     return message[:1].lower() + message[1:] if plain else message
 
 
-def _command(message: str) -> bool:
+def is_command(message: str) -> bool:
     """Whether the message is a bare command, which fits after any connector."""
     words = message.split(maxsplit=1)
     return bool(words) and words[0].lower().rstrip(",:") in IMPERATIVES
@@ -60,7 +60,7 @@ def join(first: str, second: str, rng: Random) -> str:
     second = lower_start(second)
     if "\n" in first or "\n" in second:
         text = f"{first}\n\n{('Then ', 'After that, ', 'Next, ', 'Also, ')[int(rng.random() * 4)]}{second}"
-    elif first.endswith((".", "?", "!")) or not (_command(first) and _command(second)):
+    elif first.endswith((".", "?", "!")) or not (is_command(first) and is_command(second)):
         stop = "" if first.endswith((".", "?", "!")) else "."
         text = _STOPPED[int(rng.random() * len(_STOPPED))].format(first + stop, second)
     else:

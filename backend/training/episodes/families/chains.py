@@ -2,8 +2,10 @@
 second, a version in many files, a new module and its first use.
 """
 
+import atexit
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 
 from k3agent.backend.training.episodes import checks, gitrepo
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken
@@ -18,7 +20,17 @@ from k3agent.backend.training.episodes.families.versions import VERSIONED, draw_
 from k3agent.backend.training.episodes.gitrepo import Commit, Repository, git
 from k3agent.backend.training.episodes.policy import base_name, esc, hits, open_file, quoted
 from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
-from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session, played
+from k3agent.backend.training.episodes.session import (
+    Outcome,
+    Plan,
+    Report,
+    Session,
+    TooLong,
+    in_turn,
+    played,
+)
+from k3agent.backend.training.episodes.toolbox import Toolbox
+from k3agent.backend.training.episodes.workspace import Workspace
 from k3agent.backend.training.wordings import catalog, grammar, steps
 
 EDITS = (
@@ -36,6 +48,10 @@ EDITS = (
     "delete_line",
     "add_import",
 )
+QUESTIONS = ("list", "find", "where", "explain")
+CHANGES = ("setvalue", "setvalue", "replace", "addline", "addline", "rename", "create", "addfunc", *QUESTIONS)
+STEP_CHARS = 3000
+"""How long one wish among several may be."""
 VERSION_LINE = r"version[_\W]+\d+\.\d+\.\d+|^\d+\.\d+\.\d+$"
 LOOKS = ("value_of", "where_defined", "find_file", "count_lines")
 
@@ -50,7 +66,7 @@ class Step:
 
 
 def draw_step(ctx: Setting, names: tuple[str, ...], taken: set[str]) -> Step | None:
-    """A small task that changes at most one file, none of those that are taken."""
+    """A small task that changes at most one file, none of those that are taken; a question is about none."""
     for _ in range(8):
         plan = GOALS[ctx.rng.choice(names)].make(ctx)
         if plan is None or plan.prepare or plan.setup or plan.prompt is not None:
@@ -58,13 +74,27 @@ def draw_step(ctx: Setting, names: tuple[str, ...], taken: set[str]) -> Step | N
         target = "" if names is LOOKS else _target(ctx, plan)
         if target in taken or (target == "" and names is not LOOKS):
             continue
-        if any("\n" in value for value in plan.slots.values()):
+        if not target and any(_is_about(ctx, plan, path) for path in taken):
             continue
-        wording = catalog.goal(plan.goal)
-        text = grammar.phrase(wording, plan.slots, ctx.rng, part=ctx.words.part, noise=False)
-        if "\n" not in text:
+        text = said(ctx, plan)
+        if text:
             return Step(plan, target, text)
     return None
+
+
+def said(ctx: Setting, plan: Plan) -> str:
+    """A plan's wish in one line, without what people put around a whole message; '' where it takes more."""
+    if any("\n" in value for value in plan.slots.values()):
+        return ""
+    text = grammar.phrase(catalog.goal(plan.goal), plan.slots, ctx.rng, part=ctx.words.part, noise=False)
+    return "" if "\n" in text else text
+
+
+def _is_about(ctx: Setting, plan: Plan, path: str) -> bool:
+    """Whether the answer to a question may change with a file."""
+    words = [value for value in plan.slots.values() if len(value) > 2]
+    text = f"{path}\n{ctx.facts.files.get(path, '')}".lower()
+    return any(base_name(word).lower() in text for word in words)
 
 
 def _target(ctx: Setting, plan: Plan) -> str:
@@ -90,7 +120,11 @@ def step_check(step: Step, outcome: Outcome) -> str | None:
 
 @goal("chain_list", "chain", 3.0, level=1)
 def chain_list(ctx: Setting) -> Plan | None:
-    """Two to four small wishes about different files in one message."""
+    """Two to four small wishes about different files in one message; in training also any of the first
+    edition's goals, which may follow from each other.
+    """
+    if ctx.words.part == "train" and ctx.rng.random() < 0.55:
+        return _any_chain(ctx)
     taken: set[str] = set()
     found: list[Step] = []
     for _ in range(ctx.rng.choice((2, 3, 3, 3, 4))):
@@ -102,26 +136,93 @@ def chain_list(ctx: Setting) -> Plan | None:
         return None
     prompt = steps.listed([step.text for step in found], ctx.rng, ctx.words.part)
 
-    def play(session: Session) -> tuple[str, str]:
-        answers: list[str] = []
-        think = ""
-        for number, step in enumerate(found, 1):
-            session.lead = f"{think} {_order(number, len(found))}".strip()
-            think, answer = played(step.plan, session)
-            answers.append(answer)
-        return think, "\n".join(f"{number}. {answer}" for number, answer in enumerate(answers, 1))
-
     def check(outcome: Outcome) -> str | None:
         wrongs = [wrong for step in found if (wrong := step_check(step, outcome))]
         return wrongs[0] if wrongs else checks.unchanged(outcome, *(step.target for step in found))
 
+    play = in_turn([step.plan.play for step in found])
     return Plan("chain_list", "chain", {}, play, check, prompt=prompt)
 
 
-def _order(number: int, count: int) -> str:
-    if number == 1:
-        return f"{count} tasks. The first:"
-    return f"Task {number} of {count}:"
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A wish and the files before and after the oracle did it."""
+
+    plan: Plan
+    text: str
+    before: dict[str, str]
+    after: dict[str, str]
+
+
+class _Trial(Toolbox):
+    """Where a wish is tried, so that the next one is drawn from what it leaves; it runs no Python."""
+
+    def _python(self, argv: list[str]) -> tuple[str, int]:
+        raise TooLong
+
+
+@cache
+def _trial() -> _Trial:
+    box = _Trial(Workspace())
+    atexit.register(box.close)
+    return box
+
+
+def _tried(ctx: Setting, families: tuple[str, ...]) -> Tried | None:
+    """A wish that the oracle can do as the files are, in few words."""
+    table = {name: [item for item in GOALS.values() if item.family == name] for name in families}
+    box = _trial()
+    for _ in range(10):
+        entries = table[ctx.rng.choice(families)]
+        plan = ctx.rng.choices(entries, [item.weight for item in entries])[0].make(ctx)
+        if plan is None or plan.prepare or plan.setup or plan.instructions or plan.commands or plan.alone:
+            continue
+        if plan.prompt is not None or not (text := said(ctx, plan)):
+            continue
+        before = dict(ctx.facts.files)
+        box.workspace.reset(before)
+        box.new_session()
+        session = Session(box, ctx.rng, max_chars=STEP_CHARS)
+        try:
+            session.user(text)
+            think, answer = played(plan, session)
+            session.answer(answer, think)
+        except TooLong:
+            continue
+        after = box.workspace.snapshot()
+        if plan.check(Outcome(before, after, answer, box.workspace.root)) is None:
+            return Tried(plan, text, before, after)
+    return None
+
+
+def _any_chain(ctx: Setting) -> Plan | None:
+    """Two to four wishes of any kind, each drawn from what the ones before leave."""
+    rng = ctx.rng
+    found: list[Tried] = []
+    now = ctx
+    for _ in range(rng.choice((2, 2, 3, 3, 4))):
+        step = _tried(now, QUESTIONS if found and rng.random() < 0.25 else CHANGES)
+        if step is not None:
+            found.append(step)
+            now = Setting(type(ctx.facts)(dict(step.after)), rng, ctx.words, ctx.project)
+    if len(found) < 2:
+        return None
+    last = found[-1].after
+    prompt = steps.listed([step.text for step in found], rng, ctx.words.part)
+
+    def check(outcome: Outcome) -> str | None:
+        changed = [
+            path
+            for path in sorted(last.keys() | outcome.after.keys())
+            if last.get(path) != outcome.after.get(path)
+        ]
+        if changed:
+            return f"{changed[0]} is not as asked"
+        verdicts = (step.plan.check(replace(outcome, before=step.before, after=step.after)) for step in found)
+        return next((wrong for wrong in verdicts if wrong), None)
+
+    play = in_turn([step.plan.play for step in found])
+    return Plan("chain_list", "chain", {}, play, check, prompt=prompt)
 
 
 @goal("edit_commit", "chain", 2.0, level=1)

@@ -1,6 +1,11 @@
-"""Long files and long outputs: a whole module read in pieces, a long log, one failure among many tests."""
+"""Long files and long outputs: a long module and a long log, looked through by a command; one failure among
+many tests.
+"""
 
+import ast
 import re
+import shlex
+from itertools import pairwise
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import draw_broken
@@ -9,68 +14,86 @@ from k3agent.backend.training.episodes.families.look import bullet_list
 from k3agent.backend.training.episodes.families.repair import fixed, play_fix
 from k3agent.backend.training.episodes.families.running import denied, output_of
 from k3agent.backend.training.episodes.outputs import Look
-from k3agent.backend.training.episodes.policy import View, open_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 
-PIECE = 120
-"""Lines of a long file that are read at once."""
+DEF_LINE = re.compile(r"^\s*(?:async )?def (\w+).*:$")
 LEVEL = 3
 
 
-def _long_module(ctx: Setting) -> tuple[str, list[str]]:
-    """The text of a module of many functions, and the names of those without a docstring."""
+def _long_module(ctx: Setting) -> str:
+    """The text of a module of many functions, a few of them without a docstring."""
     rng, words = ctx.rng, ctx.words
     rows: list[str] = []
-    bare: list[str] = []
-    wanted = rng.choice((rng.randint(130, 420), rng.randint(300, 750)))
-    share = rng.choice((0.04, 0.08, 0.15))
+    bare = 0
+    wanted = rng.choice((rng.randint(20, 130), rng.randint(130, 420), rng.randint(300, 750)))
+    share = rng.choice((0.04, 0.08, 0.15, 0.4))
     while len(rows) < wanted:
         func = described_function(rng, words)
         if any(f"def {func.name}(" in row for row in rows):
             continue
         func.doc = f"Return {func.description}."
-        if rng.random() < share and len(bare) < 12:
+        if rng.random() < share and bare < 12:
             func.doc = ""
-            bare.append(func.name)
+            bare += 1
         rows += ["", "", *func.source()] if rows else func.source()
         if rng.random() < 0.25:
             rows += ["", "", f"{words.constant()} = {rng.randint(1, 999)}"]
-    return "\n".join(rows) + "\n", bare
+    return "\n".join(rows) + "\n"
 
 
-def read_whole(session: Session, path: str, think: str) -> View:
-    """Read a file to its end, a piece after the other."""
-    view = open_file(session, path, think, limit=PIECE, nothing="")
-    while view.lines and view.lines[-1][0] < view.total:
-        start = view.lines[-1][0] + 1
-        think = f"Read to line {start - 1} of {view.total}. Go on."
-        more = open_file(session, view.path, think, offset=start, limit=PIECE, nothing="")
-        view.lines += more.lines
-    return view
+def _print_bare(path: str) -> str:
+    """The command that prints each `def` line that no docstring follows."""
+    return f"""sed -nE '/^\\s*(async )?def .*:$/{{N;/\"\"\"/!P;}}' {shlex.quote(path)}"""
 
 
-@goal("no_docstring", "long", 2.0, level=LEVEL)
-def no_docstring(ctx: Setting) -> Plan | None:
-    """Which functions of a long module have no docstring."""
-    path = f"{ctx.rng.choice(('', 'src/', 'lib/'))}{ctx.words.module()}.py"
-    if path in ctx.facts.files:
+def bare_functions(text: str) -> list[str] | None:
+    """The functions without a docstring; None where they are not seen by their lines alone."""
+    rows = text.split("\n")
+    seen = [
+        match[1] for row, follow in pairwise(rows) if (match := DEF_LINE.match(row)) and '"""' not in follow
+    ]
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
         return None
-    text, bare = _long_module(ctx)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    known = [node.name for node in nodes if isinstance(node, kinds) and not ast.get_docstring(node)]
+    return seen if sorted(known) == sorted(seen) and '"""' not in "".join(seen) else None
+
+
+@goal("no_docstring", "long", 2.4, level=1)
+def no_docstring(ctx: Setting) -> Plan | None:
+    """Which functions of a module, mostly a long one, have no docstring."""
+    rng, files = ctx.rng, ctx.facts.files
+    have = [
+        path for path in ctx.facts.code_paths() if path.endswith(".py") and "def " in ctx.facts.files[path]
+    ]
+    if have and rng.random() < 0.3:
+        path = rng.choice(have)
+        text = files[path]
+    else:
+        path = f"{rng.choice(('', 'src/', 'lib/'))}{ctx.words.module()}.py"
+        text = _long_module(ctx)
+        if path in files:
+            return None
+    bare = bare_functions(text)
+    if bare is None or len(bare) > 30:
+        return None
 
     def play(session: Session) -> tuple[str, str]:
-        view = read_whole(session, path, f"Which functions of {path} have no docstring? Read all of it.")
-        found: list[str] = []
-        for (_, row), (_, follow) in zip(view.lines, view.lines[1:], strict=False):
-            match = re.match(r"\s*def (\w+)\(.*:$", row)
-            if match and not follow.strip().startswith(('"""', "'''")):
-                found.append(match[1])
+        think = f"Which functions of {path} have no docstring? Print each def with none below it."
+        result = session.call("shell", think, command=_print_bare(path))
+        if result.is_error:
+            raise denied(result.text)
+        rows, code = output_of(result.text)
+        if code:
+            raise Report("That failed.", f"I could not look through `{path}`: {rows[0] if rows else code}")
+        found = [match[1] for row in rows if (match := DEF_LINE.match(row))]
         if not found:
-            return "All have one.", f"All functions in `{view.path}` have a docstring; there is none without."
-        return (
-            "Name them all.",
-            f"Without a docstring in `{view.path}`:\n{bullet_list([f'`{n}`' for n in found])}",
-        )
+            return "Nothing printed.", f"All functions in `{path}` have a docstring; there is none without."
+        listed = bullet_list([f"`{name}`" for name in found])
+        return f"{len(found)} without. Name them all.", f"Without a docstring in `{path}`:\n{listed}"
 
     check = checks.answers(*bare) if bare else checks.declines()
     fresh = {path: text}
@@ -79,7 +102,7 @@ def no_docstring(ctx: Setting) -> Plan | None:
     )
 
 
-@goal("log_errors", "long", 2.0, level=LEVEL)
+@goal("log_errors", "long", 2.0, level=1)
 def log_errors(ctx: Setting) -> Plan | None:
     """The errors of a long log: how many, and the last one."""
     rng, words = ctx.rng, ctx.words

@@ -14,23 +14,10 @@ from k3agent.backend.training.episodes.families.values import (
     spoken,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.session import Plan, Play, Session
+from k3agent.backend.training.episodes.session import Plan, Play, Session, in_turn
 
 HASHED = ("py", "sh", "toml", "yaml", "yml", "cfg", "conf", "ini", "md", "txt")
 """Files in which a line that begins with # can stand."""
-
-
-def one_after_other(first: Play, second: Play) -> Play:
-    """Both tasks, told together."""
-
-    def play(session: Session) -> tuple[str, str]:
-        session.lead = "Two things. First:"
-        think, answer = first(session)
-        session.lead = f"{think} Second:"
-        last, other = second(session)
-        return last, f"{answer} {other}"
-
-    return play
 
 
 def _two_values(ctx: Setting, items: list[Fact]) -> tuple[dict[str, str], dict[str, str | None]] | None:
@@ -58,9 +45,11 @@ def set_two(ctx: Setting) -> Plan | None:
     if drawn is None:
         return None
     slots, texts = drawn
-    play = one_after_other(
-        lambda session: play_set(session, slots["name"], slots["value"]),
-        lambda session: play_set(session, slots["name2"], slots["value2"]),
+    play = in_turn(
+        [
+            lambda session: play_set(session, slots["name"], slots["value"]),
+            lambda session: play_set(session, slots["name2"], slots["value2"]),
+        ]
     )
     return Plan("set_two", "setvalue", slots, play, checks.writes(texts), ("const", items[1].name))
 
@@ -86,9 +75,11 @@ def set_two_in(ctx: Setting) -> Plan | None:
         return None
     slots, texts = drawn
     shown = ctx.path(path)
-    play = one_after_other(
-        lambda session: play_set_in(session, slots["name"], slots["value"], shown),
-        lambda session: play_set_in(session, slots["name2"], slots["value2"], shown),
+    play = in_turn(
+        [
+            lambda session: play_set_in(session, slots["name"], slots["value"], shown),
+            lambda session: play_set_in(session, slots["name2"], slots["value2"], shown),
+        ]
     )
     return Plan(
         "set_two_in", "setvalue", {**slots, "path": shown}, play, checks.writes(texts), ("file", path)
@@ -112,8 +103,8 @@ def rename_two(ctx: Setting) -> Plan | None:
     }
     after = Setting(type(ctx.facts)(middle), ctx.rng, ctx.words)
     texts = {**expected_rename(ctx, first, one), **expected_rename(after, second, two)}
-    play = one_after_other(
-        lambda session: play_rename(session, first, one), lambda session: play_rename(session, second, two)
+    play = in_turn(
+        [lambda session: play_rename(session, first, one), lambda session: play_rename(session, second, two)]
     )
     slots = {"old": first, "new": one, "old2": second, "new2": two}
     return Plan("rename_two", "rename", slots, play, checks.writes(texts), ("def", two))
@@ -155,5 +146,5 @@ def add_line_both(ctx: Setting) -> Plan | None:
 
     check = checks.writes({path: f"{files[path]}{line}\n" for path in paths})
     slots = {"line": line, "path": shown[0], "path2": shown[1]}
-    play = one_after_other(add(shown[0]), add(shown[1]))
+    play = in_turn([add(shown[0]), add(shown[1])])
     return Plan("add_line_both", "addline", slots, play, check, ("file", paths[1]))

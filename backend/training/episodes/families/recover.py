@@ -19,7 +19,7 @@ from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 
 
-@goal("recover_folder", "recover", 1.2, level=1)
+@goal("recover_folder", "recover", 2.4, level=1)
 def recover_folder(ctx: Setting) -> Plan | None:
     """A folder is named where a file is meant: the only file in it, or a question."""
     files = ctx.facts.files

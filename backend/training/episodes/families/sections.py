@@ -264,7 +264,9 @@ def add_section(ctx: Setting) -> Plan | None:
         return None
 
     def play(session: Session) -> tuple[str, str]:
-        view = open_file(session, page.path, f"Add the section {title} with {line} to {page.path}. Read it.")
+        view = open_file(
+            session, page.path, f"At the end of {page.path}: ## {title}, and below it: {line} Read it."
+        )
         append(session, view, f"## {title}\n\n{line}", gap=1)
         return "The diff shows it.", f"Added the section `{title}` with `{line}` to `{view.path}`."
 

@@ -8,6 +8,7 @@ from k3agent.backend.training.episodes import goals as _goals  # noqa: F401 - re
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.gitmore import NAMED
 from k3agent.backend.training.episodes.families.gittasks import subject_for
+from k3agent.backend.training.episodes.families.longer import bare_functions
 from k3agent.backend.training.episodes.families.nested import draw_deep, places_of
 from k3agent.backend.training.episodes.families.requirements import VERSION, entry_like
 from k3agent.backend.training.episodes.gitrepo import git
@@ -15,13 +16,14 @@ from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.policy import View
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import GOALS, Setting
-from k3agent.backend.training.episodes.session import Outcome, Session, played
+from k3agent.backend.training.episodes.session import Outcome, Report, Session, in_turn, played, told
 from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
 
 NEW = """
     git_commit_own git_log_n git_last_commit git_diff_all git_stash git_discard_all git_unstash
     set_whole_version add_requirement remove_requirement add_checkbox set_deep edit_commit
+    chain_list no_docstring log_errors bump_all
 """.split()  # noqa: SIM905
 
 
@@ -121,6 +123,41 @@ def test_the_oracle_solves_it_and_doing_nothing_does_not(name: str) -> None:
     finally:
         player.close()
     assert count >= 4 and solved >= count - 1
+
+
+def test_several_tasks_are_counted_and_what_ends_one_ends_not_all() -> None:
+    player = Player(12, 0, strict=True)
+    try:
+        session = Session(player.box, random.Random(1))
+
+        def look(session: Session) -> tuple[str, str]:
+            session.notes.append("There is no `x`; I took `y`.")
+            session.call("glob", "Look.", pattern="*")
+            return "Seen.", "Nothing here."
+
+        def stop(session: Session) -> tuple[str, str]:
+            raise Report("Not there.", "There is no `z`.")
+
+        answers: list[str] = []
+        session.user("Three wishes.")
+        session.answer(*reversed(told(in_turn([stop, look, look], answers), session)))
+        thoughts = [row["reasoning_content"] for row in session.messages if row["role"] == "assistant"]
+        assert thoughts == [
+            "3 tasks. The first: Not there. Task 2 of 3: Look.",
+            "Seen. Task 3 of 3: Look.",
+            "Seen.",
+        ]
+        assert answers == ["There is no `z`.", *["There is no `x`; I took `y`. Nothing here."] * 2]
+        assert session.messages[-1]["content"].startswith("1. There is no `z`.\n2. There is no `x`; I took")
+    finally:
+        player.close()
+
+
+def test_functions_without_a_docstring_are_told_by_their_lines_or_not_at_all() -> None:
+    whole = 'def a(x):\n    """One."""\n\n\nclass B:\n    async def c(self):\n        return 1\n'
+    assert bare_functions(whole) == ["c"]
+    assert bare_functions("def a(\n    x,\n):\n    return x\n") is None
+    assert bare_functions("def a(:\n") is None
 
 
 def test_what_shall_go_is_put_aside_and_can_come_back() -> None:

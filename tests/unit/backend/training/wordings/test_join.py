@@ -66,11 +66,25 @@ def test_lists_and_commits_hold_every_wish(part: str) -> None:
         rng = Random(seed)
         for count in (2, 3, 4):
             text = steps.listed(wishes[:count], rng, part)
-            assert all(text.count(wish) == 1 for wish in wishes[:count]), text
+            assert all(text.lower().count(wish.lower()) == 1 for wish in wishes[:count]), text
         text = steps.committed(wishes[1], 'fix: the "a" thing', rng, part)
         assert wishes[1] in text and 'fix: the "a" thing' in text
 
 
+def test_lists_of_training_are_of_many_kinds() -> None:
+    wishes = ["set A to 1", "add `x = {2}` to b.py", "is C used?", "delete d"]
+    for count in (2, 3, 4):
+        frames = set()
+        for seed in range(600):
+            text = steps.listed(wishes[:count], Random(seed), "train")
+            assert all(wish[1:] in text for wish in wishes[:count]), text
+            assert "?," not in text and "?;" not in text, text
+            for number, wish in enumerate(wishes[:count]):
+                text = text.replace(wish[1:], f"<{number}>")
+            frames.add(text)
+        assert len(frames) > 200
+
+
 def test_no_frame_of_training_is_held_out() -> None:
-    for frames in (steps.LISTS, steps.COMMITS):
+    for frames in (steps.LISTS, steps.COMMITS, steps.COMMITS_OWN):
         assert not set(frames["train"]) & set(frames["held_out"])
