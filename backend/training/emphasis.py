@@ -5,19 +5,26 @@ nothing; and what the first thought of a turn begins with says which task it is.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import accumulate
 
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.training.episodes.session import Message
 
 CHANGE_WEIGHT = 4.0
-"""Of the tokens in which an edit's new text differs from its old one."""
+"""Of the tokens in which an edit's new text differs from its old one, and a thought's `old -> new`."""
 CHOICE_WEIGHT, CHOICE_TOKENS = 3.0, 10
 """Of the first tokens after a request."""
 _LEAST = 4
 """Bytes of a new text that is looked for in the thought as well."""
-_NEW = b'key="new"'
+_LONGEST = 1500
+"""Bytes of texts that are compared part by part; of longer ones all between the differences counts."""
+_NEW = b'key="new" type="string"<|sep|>'
+_PART = re.compile(rb"\w+|\s|[^\w\s]")
+_ARROW = re.compile(rb"(\S+) (?:->|becomes) (\S+?)(: no\.)?[:.;]?(?=\s|$)")
+"""A change that is announced, or one that is told of as tried in vain."""
 
 
 def answer_weights(
@@ -32,32 +39,54 @@ def answer_weights(
         for call in message.get("tool_calls", ())
         if call["function"]["name"] == "edit"
     ]
-    if not edits:
+    thought = message.get("reasoning_content", "")
+    if not edits and " -> " not in thought and " becomes " not in thought:
         return weights
     pieces = [tokenizer.token_bytes(i) for i in token_ids]
     text, ends = b"".join(pieces), list(accumulate(map(len, pieces)))
-    for edit in edits:
-        for begin, end in _changes(text, edit.get("old", "").encode(), edit.get("new", "").encode()):
-            for place, at in enumerate(ends):
-                if at > begin and at - len(pieces[place]) < end:
-                    weights[place] = CHANGE_WEIGHT
+    for begin, end in _changes(text, edits):
+        for place, at in enumerate(ends):
+            if at > begin and at - len(pieces[place]) < end:
+                weights[place] = CHANGE_WEIGHT
     return weights
 
 
-def _changes(text: bytes, old: bytes, new: bytes) -> Iterator[tuple[int, int]]:
-    """Where the rendered message says what is changed: in the argument, and at the end of the thought."""
-    begin, end = _difference(old, new)
-    argument = text.find(new, text.find(_NEW) + len(_NEW)) if _NEW in text else -1
-    if argument >= 0:
-        yield argument + begin, argument + end
-    thought = text.rfind(new, 0, text.find(b"<|close|>"))
-    if len(new) >= _LEAST and thought >= 0:
-        yield thought + begin, thought + end
+def _changes(text: bytes, edits: list[dict[str, str]]) -> Iterator[tuple[int, int]]:
+    """Where the rendered message says what is changed: in the thought and in the arguments."""
+    thought = text[: text.find(b"<|close|>")]
+    for match in _ARROW.finditer(thought):
+        if match[3]:
+            continue
+        for begin, end in _differences(match[1], match[2]):
+            yield match.start(2) + begin, match.start(2) + end
+    at = 0
+    for edit in edits:
+        old, new = edit.get("old", "").encode(), edit.get("new", "").encode()
+        at = text.find(_NEW, at) + len(_NEW)
+        said = thought.rfind(new) if len(new) >= _LEAST else -1
+        for begin, end in _differences(old, new):
+            yield at + begin, at + end
+            if said >= 0:
+                yield said + begin, said + end
 
 
-def _difference(old: bytes, new: bytes) -> tuple[int, int]:
-    """The part of `new` without what is the same at both ends; where something is only left out, the byte
-    behind it."""
+def _differences(old: bytes, new: bytes) -> Iterator[tuple[int, int]]:
+    """The parts of `new` that `old` has not there; where something is only left out, the byte behind it."""
+    if len(old) + len(new) > _LONGEST:
+        yield _outer(old, new)
+        return
+    one, two = _PART.findall(old), _PART.findall(new)
+    starts = [0, *accumulate(map(len, two))]
+    for kind, first, last, begin, end in SequenceMatcher(None, one, two, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        before, after = b"".join(one[first:last]), b"".join(two[begin:end])
+        inner = _outer(before, after)
+        yield starts[begin] + inner[0], starts[begin] + inner[1]
+
+
+def _outer(old: bytes, new: bytes) -> tuple[int, int]:
+    """The part of `new` without what is the same at both ends, at least one byte."""
     shorter = min(len(old), len(new))
     begin = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     tail = next((i for i in range(shorter - begin) if old[-1 - i] != new[-1 - i]), shorter - begin)

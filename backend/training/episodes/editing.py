@@ -13,7 +13,9 @@ TWICE = 0.3
 """Of those, the share whose second attempt is wrong too; half of them end there."""
 REPEATED = 0.15
 """Of wrong attempts, the share that is made again word by word, which the agent refuses."""
-_PART = re.compile(r"\w+|\s+|[<>=!+*/%-]{2}|[^\w\s]")
+LONGEST_SAID = 80
+"""Signs of a change that is said before the edit."""
+_PART = re.compile(r"'[^'\w]{0,2}\w?'|\"[^\"\w]{0,2}\w?\"|\d[\d.]*\.\d+|\w+|\s+|[<>=!+*/%-]{2}|[^\w\s]")
 _NEAREST = re.compile(r"^Nearest, line (\d+):", re.MULTILINE)
 
 
@@ -67,11 +69,35 @@ def changed_part(old: str, new: str) -> tuple[str, str]:
 
 
 def difference(old: str, new: str) -> str:
-    """What must change in a line, in words."""
+    """What changes between two texts, as thoughts say it: `old -> new` without what both have."""
+    if "\n" in old + new:
+        return _lines_apart(old.split("\n"), new.split("\n"))
     before, after = changed_part(old, new)
     if before and after:
-        return f"{before} must be {after}"
-    return f"{after} is missing" if after else f"{before} is too much"
+        return f"{before} -> {after}"
+    return f"add {after}" if after else f"drop {before}"
+
+
+def _lines_apart(one: list[str], two: list[str]) -> str:
+    """The same of texts of several lines: the first line that differs."""
+    while one and two and one[0] == two[0]:
+        one, two = one[1:], two[1:]
+    while one and two and one[-1] == two[-1]:
+        one, two = one[:-1], two[:-1]
+    before, after = (next((line.strip() for line in lines if line.strip()), "") for lines in (one, two))
+    if before and after:
+        return f"{before} -> {after}"
+    return f"add {after or 'an empty line'}" if two else f"drop {before or 'an empty line'}"
+
+
+def _with_change(think: str, old: str, new: str) -> str:
+    """A thought before an edit that says what changes: where it does not yet, and few words do."""
+    if "\n" in old + new:
+        return think
+    before, after = changed_part(old, new)
+    if not before or not after or after in think or len(before) + len(after) > LONGEST_SAID:
+        return think
+    return f"{think}{'' if think.endswith(('.', ':')) else '.'} {before} -> {after}"
 
 
 def around(
@@ -104,6 +130,7 @@ def edit_text(
     """Replace text; a report where it fails for good."""
     args: dict[str, Any] = {"path": path, "old": old, "new": new}
     args |= {"all": True} if everywhere else {"line": line} if line else {}
+    think = _with_change(think, old, new)
     slips = session.slips and not session.box.machine.edits_denied and "\n" not in old and len(old) > 7
     if slips and session.rng.random() < SLIPS:
         return _after_slip(session, args, think)
@@ -144,21 +171,22 @@ def _wrong(session: Session, args: dict[str, Any]) -> dict[str, Any]:
 def _look(session: Session, args: dict[str, Any], result: Result) -> str:
     """Look again after an error; the thought for the next attempt."""
     old, new = args["old"], args["new"]
+    change = difference(old, new) + (f": {new}" if "\n" not in new else "")
     if "failed before" in result.text:
         view = around(session, args["path"], args.get("line", 1), "The same call failed before. Look again.")
         near = next((n for n, text in view.lines if old in text), view.lines[0][0])
-        return f"Line {near} has {old}. {difference(old, new)}: {new}"
+        return f"Line {near} has {old}. {change}"
     if "are the same" in result.text:
-        return f"Old and new were the same: nothing would change. {difference(old, new)}: {new}"
+        return f"Old and new were the same: nothing would change. {change}"
     match = _NEAREST.search(result.text)
     number = int(match[1]) if match else args.get("line", 1)
     if match and old in result.text and session.rng.random() < 0.4:
-        return f"I wrote the old text wrongly. Line {number} is: {old}"
+        return f"I wrote the old text wrongly. Line {number} is: {old}. {difference(old, new)}"
     view = around(session, args["path"], number, f"The old text was not found. Read around line {number}.")
     near = next(
         (n for n, text in view.lines if old in text and (not args.get("line") or n == args["line"])), number
     )
-    return f"Line {near} has {old}. Copy it exactly."
+    return f"Line {near} has {old}. Copy it exactly; {difference(old, new)}"
 
 
 def change_line(session: Session, path: str, line: int, old: str, new: str, think: str) -> Result:

@@ -8,7 +8,7 @@ from typing import Any
 
 from k3agent.backend.training.episodes.bugs import Broken
 from k3agent.backend.training.episodes.candidates import EVIDENT, Candidate, candidates_for
-from k3agent.backend.training.episodes.editing import changed_part, edit_text, failed
+from k3agent.backend.training.episodes.editing import difference, edit_text, failed
 from k3agent.backend.training.episodes.mutate import ENDLESS, outcome
 from k3agent.backend.training.episodes.policy import View, quoted
 from k3agent.backend.training.episodes.session import Report, Session
@@ -139,7 +139,7 @@ class Search:
         parts, line = ["It still fails."], self.tried[0].line
         for item in self.tried:
             where = "" if item.line == line else f"Line {item.line}: "
-            parts.append(f"{where}{_said(item)}: no.")
+            parts.append(f"{where}{difference(item.old, item.new)}: no.")
             line = item.line
         return " ".join(parts)
 
@@ -148,8 +148,7 @@ class Search:
         Wrong ones are not learned: a guess must be the likeliest.
         """
         session, path = self.session, self.view.path
-        before, after = changed_part(candidate.old, candidate.new)
-        what = f"{after} for {before}" if before and after else (after or f"without {before}")
+        what = difference(candidate.old, candidate.new)
         if not self.tried:
             think = f"{lead} Line {candidate.line} has {candidate.old}. Try {what}: {candidate.new}"
             if learn:
@@ -186,7 +185,7 @@ class Search:
             raise ValueError(f"a stray edit of {self.view.path} was not refused: {old!r} to {new!r}")
         rest = lead.partition(". ")[2] if lead.startswith("It still ") else lead
         start = "Old and new were the same." if is_same else f"Line {last.line} has {last.new} now."
-        return f"{start} {rest}" if ": no." in rest else f"{start} {_said(last)}: no."
+        return f"{start} {rest}" if ": no." in rest else f"{start} {difference(last.old, last.new)}: no."
 
     def _nothing_left(self, failure: Failure, lead: str) -> Report:
         """Put the last attempt back; what is said then."""
@@ -213,14 +212,6 @@ AGAIN = (
 def bare(name: str) -> str:
     """A test's name without its file and class."""
     return name.rsplit("::", 1)[-1].split("[")[0].rsplit(".", 1)[-1]
-
-
-def _said(item: Candidate) -> str:
-    """A change in a few signs."""
-    before, after = changed_part(item.old, item.new)
-    if before and after:
-        return f"{before} to {after}"
-    return f"with {after}" if after else f"without {before}"
 
 
 def _is_sensible(broken: Broken, candidate: Candidate, rng: random.Random) -> bool:

@@ -1,7 +1,6 @@
 """What people try first: scripts that print, ignored files, requirements, misspelled words."""
 
 import re
-from pathlib import Path
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.editing import change_line, failed
@@ -11,6 +10,7 @@ from k3agent.backend.training.episodes.families.creating import new_path, write_
 from k3agent.backend.training.episodes.policy import WINDOW, open_file, read_view, search_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
+from k3agent.backend.training.episodes.spelling import TYPOS, misspelled
 
 SCRIPTS = (
     "hello.py",
@@ -240,30 +240,26 @@ def require(ctx: Setting) -> Plan | None:
     )
 
 
-TYPOS = dict(
-    line.split(" ", 1)
-    for line in (Path(__file__).parents[1] / "typos.txt").read_text(encoding="utf-8").splitlines()
-    if not line.startswith("#")
-)
-"""Misspelled words and how they are spelled."""
-
-
-def _misspelled(ctx: Setting) -> tuple[str, str, str] | None:
-    """(path, text, wrong word): a document of the project with a misspelled word in one of its sentences."""
+def _misspelled(ctx: Setting, *, listed: bool) -> tuple[str, str, str, str] | None:
+    """(path, text, wrong word, right word): a file of the project with a misspelled word in one of its
+    sentences; `listed`: a document, and a word that is known for it.
+    """
     rng, words = ctx.rng, ctx.words
+    kinds = ("md", "txt", "rst") if listed or rng.random() < 0.7 else ("py",)
     pool = [
         path
         for path, text in ctx.facts.files.items()
-        if extension(path) in ("md", "txt", "rst")
+        if extension(path) in kinds
         and 0 < len(text.splitlines()) <= 50
         and "\r" not in text
         and not path.endswith("requirements.txt")
     ]
     if not pool:
         return None
-    path, wrong = rng.choice(pool), rng.choice(sorted(TYPOS))
+    path = rng.choice(pool)
     text = ctx.facts.files[path]
-    if any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in TYPOS):
+    wrong, right = misspelled(rng, listed=listed)
+    if any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in {*TYPOS, wrong}):
         return None
     parts = words.phrase().split()
     at = rng.randint(0, len(parts))
@@ -273,11 +269,13 @@ def _misspelled(ctx: Setting) -> tuple[str, str, str] | None:
         (".", "")
     )
     lines = text.rstrip("\n").split("\n")
+    if kinds == ("py",):
+        return path, "\n".join([*lines, f"# {sentence}"]) + "\n", wrong, right
     place = rng.choice([index for index, row in enumerate(lines, 1) if row.strip()])
     if any(row.startswith("```") for row in lines):
         place = len(lines)
     lines[place:place] = [sentence] if place < len(lines) and lines[place].strip() else ["", sentence]
-    return path, "\n".join(lines) + "\n", wrong
+    return path, "\n".join(lines) + "\n", wrong, right
 
 
 def _like(word: str, right: str) -> str:
@@ -285,43 +283,43 @@ def _like(word: str, right: str) -> str:
     return right[0].upper() + right[1:] if word[0].isupper() else right
 
 
-def _mend(session: Session, path: str, number: int, row: str, word: str) -> tuple[str, str]:
+def _mend(session: Session, path: str, number: int, row: str, word: str, right: str) -> tuple[str, str]:
     """Correct one word of one line."""
-    right = _like(word, TYPOS[word.lower()])
+    right = _like(word, right)
     old = row.strip()
     new = re.sub(rf"\b{word}\b", right, old)
-    change_line(session, path, number, old, new, f"Line {number} has {word}; right is {right}.")
+    change_line(session, path, number, old, new, f"It is in line {number}. {word} -> {right}")
     return "The diff shows it.", f"Corrected `{word}` to `{right}` in `{path}` (line {number})."
 
 
 @goal("fix_typo", "replace", 1.0)
 def fix_typo(ctx: Setting) -> Plan | None:
     """Correct a misspelled word that is named."""
-    found = _misspelled(ctx)
+    found = _misspelled(ctx, listed=False)
     if found is None:
         return None
-    path, text, wrong = found
+    path, text, wrong, right = found
     shown = ctx.path(path)
 
     def play(session: Session) -> tuple[str, str]:
-        task = f"Correct {wrong} to {TYPOS[wrong]} in {shown}. Find it."
+        task = f"Correct the spelling {wrong} -> {right} in {shown}. Find it."
         pattern = rf"\b[{wrong[0].upper()}{wrong[0]}]{wrong[1:]}\b"
         real, rows = search_file(session, shown, pattern, task)
         if not rows:
             raise Report("It is not there.", f"There is no `{wrong}` in `{real}`. Nothing was changed.")
         words = re.findall(pattern, rows[0].text)
-        return _mend(session, real, rows[0].line, rows[0].text, words[0])
+        return _mend(session, real, rows[0].line, rows[0].text, words[0], right)
 
-    return _typo_plan("fix_typo", {"path": shown, "word": wrong}, play, path, text, wrong)
+    return _typo_plan("fix_typo", {"path": shown, "word": wrong}, play, path, text, (wrong, right))
 
 
 @goal("fix_typos", "replace", 0.9)
 def fix_typos(ctx: Setting) -> Plan | None:
     """Correct the misspelled word of a document; it is to be found."""
-    found = _misspelled(ctx)
+    found = _misspelled(ctx, listed=True)
     if found is None:
         return None
-    path, text, wrong = found
+    path, text, wrong, right = found
     shown = ctx.path(path)
 
     def play(session: Session) -> tuple[str, str]:
@@ -329,21 +327,23 @@ def fix_typos(ctx: Setting) -> Plan | None:
         for number, row in view.lines:
             for word in re.findall(r"[A-Za-z]+", row):
                 if word.lower() in TYPOS:
-                    return _mend(session, view.path, number, row, word)
+                    return _mend(session, view.path, number, row, word, TYPOS[word.lower()])
         raise Report("I see none.", f"I see no misspelled word in `{view.path}`. Nothing was changed.")
 
-    return _typo_plan("fix_typos", {"path": shown}, play, path, text, wrong)
+    return _typo_plan("fix_typos", {"path": shown}, play, path, text, (wrong, right))
 
 
-def _typo_plan(name: str, slots: dict[str, str], play: Play, path: str, text: str, wrong: str) -> Plan:
+def _typo_plan(
+    name: str, slots: dict[str, str], play: Play, path: str, text: str, words: tuple[str, str]
+) -> Plan:
     """A plan that corrects the wrong word of a text and nothing else."""
-    right = re.sub(rf"\b{wrong}\b", lambda match: _like(match[0], TYPOS[wrong]), text, flags=re.IGNORECASE)
+    after = re.sub(rf"\b{words[0]}\b", lambda match: _like(match[0], words[1]), text, flags=re.IGNORECASE)
     return Plan(
         name,
         "replace",
         slots,
         play,
-        checks.writes({path: right}),
+        checks.writes({path: after}),
         ("file", path),
         prepare=lambda files: files.update({path: text}),
     )

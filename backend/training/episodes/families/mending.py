@@ -46,7 +46,7 @@ def fix_case(ctx: Setting) -> Plan | None:
         _, hit = one_definition(session, name, task)
         view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.")
         if not untested:
-            return repair_and_run(session, view, broken, name, "")
+            return repair_and_run(session, view, broken, name, f"{call} must be {value!r}.")
         mend(session, view, broken, f"{call} must be {value!r}.")
         place = f"`{name}` in `{view.path}` (line {broken.line}): {change_of(broken)}."
         try:

@@ -14,7 +14,6 @@ from k3agent.backend.training.episodes.symptoms import symptom
 from k3agent.backend.training.episodes.testnames import beginning, failing_names, note_full_name
 from k3agent.backend.training.episodes.testruns import (
     PYTEST,
-    QUIET,
     STOP,
     STOP_UNITTEST,
     UNITTEST,
@@ -359,8 +358,7 @@ def play_known(session: Session, broken: Broken, task: str) -> tuple[str, str]:
 
 def repair_and_run(session: Session, view: View, broken: Broken, name: str, why: str) -> tuple[str, str]:
     """Change the line, run the tests, report both."""
-    why = why or f"{name} is wrong."
-    tried = _search_named(session, view, broken, why)
+    why, tried = _see_and_search(session, view, broken, why or f"{name} is wrong.")
     if tried is None:
         mend(session, view, broken, why)
     line, said = (tried.change.line, tried.said) if tried else (broken.line, change_of(broken))
@@ -378,16 +376,19 @@ def repair_and_run(session: Session, view: View, broken: Broken, name: str, why:
     return "Some fail; say so.", f"{what} Still failing: {several(names)}."
 
 
-def _search_named(session: Session, view: View, broken: Broken, why: str) -> Tried | None:
-    """See the tests fail and search, where a search is drawn and they do fail."""
+def _see_and_search(session: Session, view: View, broken: Broken, why: str) -> tuple[str, Tried | None]:
+    """See what the tests say, where there are some: the reason that they give, and how a search ended if the
+    cause is not evident.
+    """
     search = draw_search(session, view, broken) if broken.tests else None
-    if search is None:
-        return None
-    failure = Failure(broken.func.name, error=broken.failing_case()[2])
-    if is_evident(failure) or session.box.machine.python != "python":
-        return None
-    shown = session.call("shell", f"{why} See whether the tests fail.", command=QUIET)
-    return search.run(failure, why) if "failed" in parse_run(shown.text).summary else None
+    if search is None or session.box.machine.python != "python":
+        return why, None
+    shown = session.call("shell", f"{why} See what the tests say.", command=PYTEST + STOP)
+    failures = parse_run(shown.text).failures
+    if not failures:
+        return why, None
+    why = reason(failures[0])
+    return why, None if is_evident(failures[0]) else search.run(failures[0], why)
 
 
 @goal("fix_func", "fix", 2.0)

@@ -61,3 +61,32 @@ def test_the_first_thought_begins_with_a_choice(tokenizer: Tokenizer) -> None:
     pieces = weighed(tokenizer, "return len(values)", "return sum(values)", is_first=True)
     assert [weight for _, weight in pieces[:CHOICE_TOKENS]] == [CHOICE_WEIGHT] * CHOICE_TOKENS
     assert pieces[CHOICE_TOKENS][1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "thought", "changed"),
+    [
+        ("f(a, b)\ng(c)", "f(a, x)\ng(d)", "Edit.", "xd"),
+        ("gone\n", "", "Remove it.", "<|close|>"),
+        ("his end", "its end", "Line 3 is wrong. his -> its", "its" * 2),
+        ("a < b", "a <= b", "It still fails. + -> -: no. Try < -> <=.", "=="),
+    ],
+)
+def test_only_what_differs_counts_more(
+    tokenizer: Tokenizer, old: str, new: str, thought: str, changed: str
+) -> None:
+    pieces = weighed(tokenizer, old, new, thought)
+    heavy = "".join(text.strip() for text, weight in pieces if weight == CHANGE_WEIGHT)
+    assert heavy == changed
+
+
+def test_a_correction_before_the_search_counts_more(tokenizer: Tokenizer) -> None:
+    message = {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "Correct resXponse -> response. Find it.",
+    }
+    ids = render_assistant(tokenizer, message)
+    weights = answer_weights(tokenizer, message, ids, is_first=False)
+    heavy = "".join(tokenizer.decode([i]) for i, weight in zip(ids, weights, strict=True) if weight > 1)
+    assert "s" in heavy and len(heavy) <= len("response") + 1

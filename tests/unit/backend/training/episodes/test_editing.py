@@ -41,15 +41,34 @@ def test_each_error_has_its_own_report(error: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("return a - b", "return a + b", "- must be +"),
-        ("return text", "return text.strip()", ".strip() is missing"),
-        ("if not x:", "if x:", "not is too much"),
-        ("if a >= b:", "if a > b:", ">= must be >"),
-        ("    return x", "return x", " is too much"),
+        ("return a - b", "return a + b", "- -> +"),
+        ("return text", "return text.strip()", "add .strip()"),
+        ("if not x:", "if x:", "drop not"),
+        ("if a >= b:", "if a > b:", ">= -> >"),
+        ("    return x", "return x", "drop "),
+        ("return ' '.join(x)", "return ''.join(x)", "' ' -> ''"),
+        ("v = 24.9.9", "v = 8.9.9", "24.9.9 -> 8.9.9"),
+        ("import sys", "import re\nimport sys", "add import re"),
+        ("a = 1\nb = 2", "a = 1\nb = 3", "b = 2 -> b = 3"),
     ],
 )
 def test_a_difference_names_what_changes(old: str, new: str, said: str) -> None:
     assert editing.difference(old, new) == said
+
+
+@pytest.mark.parametrize(
+    ("think", "said"),
+    [
+        ("It is line 41.", "It is line 41. 40 -> 43"),
+        ("Line 41 becomes 43.", "Line 41 becomes 43."),
+    ],
+)
+def test_a_thought_before_an_edit_says_what_changes(player: Player, think: str, said: str) -> None:
+    player.box.workspace.reset({"a.py": TEXT})
+    player.box.new_session()
+    session = Session(player.box, random.Random(1))
+    editing.edit_text(session, "a.py", "value_40 = 40", "value_40 = 43", think, line=41)
+    assert session.messages[-2]["reasoning_content"] == said
 
 
 def test_wrong_edits_are_not_learned_and_end_well_or_honestly(
