@@ -13,7 +13,7 @@ from pydantic import Field
 
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
 from k3agent.tools.jobs import MAX_OUTPUT_BYTES, Job, JobTable
-from k3agent.tools.support import paths, processes, truncate, usage
+from k3agent.tools.support import paths, processes, testruns, truncate, usage
 
 # Reading a longer output takes long enough to be moved off the event loop.
 LONG_BYTES = 1 << 20
@@ -64,7 +64,9 @@ class ShellTool:
         may_have_failed = job.exit_code != 0 or any(sign in args.command for sign in "|;&\n")
         refused = ctx.sandbox.explain(text, ctx.cwd, writable) if may_have_failed else ""
         left = await asyncio.to_thread(ctx.sandbox.settle, is_over=not goes_on and not table.is_busy)
-        last = "\n".join(line for line in (refused, left, last) if line)
+        # An exit code of 0 would be taken for tests that pass.
+        idle = testruns.mark(args.command, text) if job.exit_code == 0 and not ending else ""
+        last = "\n".join(line for line in (refused, left, idle, last) if line)
         return ToolOutput(text=f"{text}\n{last}" if text else last, data={"exit_code": job.exit_code})
 
 

@@ -21,6 +21,7 @@ from k3agent.agent.options import Receipt
 from k3agent.agent.policies import CLOSING_OUTPUT_TOKENS, COMPACT_STEPS, LimitPolicy, LimitReached
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.step import Stepper
+from k3agent.agent.testruns import last_run
 from k3agent.agent.transcript import Transcript
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.events import CheckEnded, Noticed, TurnOutcome
@@ -130,7 +131,13 @@ class TurnLoop:
         messages = parts.transcript.messages
         answer = messages[-1].text if is_good and messages else ""
         prompt = next((one.text for one in reversed(messages) if one.origin is Origin.HUMAN), "")
-        for remark in await parts.dispatcher.remarks.at_end(files, parts.calls(self._turn), prompt, answer):
+        rows = parts.calls(self._turn)
+        run = last_run(rows)
+        line = None if run is None else {**run.line, "command": parts.mask(run.command)}
+        parts.receipt.last_test_run = line
+        # Where k3agent has made checks of its own, they say how it stands.
+        tests = None if parts.checks else run
+        for remark in await parts.dispatcher.remarks.at_end(files, rows, prompt, answer, tests):
             text = parts.mask(remark.text)
             parts.receipt.remarks.append({"kind": remark.kind, "text": text})
             parts.emitter.emit(Noticed, level="warning", text=text, data=remark.data)

@@ -229,8 +229,9 @@ class Receipt:
     `goals`: {goal, state}; `questions`: {call_id, question, options, taken} that nobody was there to answer;
     `denials`: {call_id, tool, summary, reason}; `checks`: {command, exit_code, passed}, the last round;
     `compactions`: {trigger, tokens_before, tokens_after, kept, dropped, method, cost_usd};
-    `last_command`: {command, exit_code} of the shell command that ended last; `remarks`: {kind, text}, what
-    k3agent itself noticed at the ends of turns (agent/remarks.py).
+    `last_command`: {command, exit_code} of the shell command that ended last; `last_test_run`: {command,
+    outcome, exit_code} of the last turn's last command that ran tests (agent/testruns.py); `remarks`: {kind,
+    text}, what k3agent itself noticed at the ends of turns (agent/remarks.py).
     """
 
     usage: Usage = field(default_factory=Usage)
@@ -250,6 +251,7 @@ class Receipt:
     goals: list[JsonObject] = field(default_factory=list)
     compactions: list[JsonObject] = field(default_factory=list)
     last_command: JsonObject | None = None
+    last_test_run: JsonObject | None = None
     remarks: list[JsonObject] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     subagents_tokens: int = 0

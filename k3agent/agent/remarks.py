@@ -1,5 +1,5 @@
-"""What k3agent itself notices at the end of a turn, without the model: files that no longer parse, and an
-answer that tells of changes where nothing was changed.
+"""What k3agent itself notices at the end of a turn, without the model: files that no longer parse, an answer
+that tells of changes where nothing was changed, and tests that failed when they were run last.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from k3agent.agent.testruns import SuiteRun
 from k3agent.safety.paths import exists
 from k3agent.store.records import CallRow, CallState
 from k3agent.types import JsonObject
@@ -50,7 +51,9 @@ _CODE = re.compile(r"(?s)```.*?(?:```|\Z)")
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """`kind`: broken (a file) or unfounded (the answer); `subject`: the file, or the words."""
+    """`kind`: broken (a file), unfounded (the answer) or tests (their last run); `subject`: the file, the
+    words, or how the run came out.
+    """
 
     kind: str
     subject: str
@@ -91,10 +94,15 @@ class Remarks:
         return None if found is None else not found
 
     async def at_end(
-        self, files: Sequence[str], rows: Sequence[CallRow], prompt: str, answer: str
+        self,
+        files: Sequence[str],
+        rows: Sequence[CallRow],
+        prompt: str,
+        answer: str,
+        tests: SuiteRun | None = None,
     ) -> list[Remark]:
         """`files`: what commands changed, as far as that is known; `rows`: the calls of the turn; `answer`:
-        the last words of a turn that ended well, else "".
+        the last words of a turn that ended well, else ""; `tests`: their last run in it.
         """
         changed = list(dict.fromkeys([*files, *(path for row in rows for path in row.files)]))
         found = await asyncio.to_thread(self._broken, changed[:MAX_FILES]) if changed else []
@@ -103,6 +111,8 @@ class Remarks:
             if claim:
                 text = f"The answer says \u201c{claim}\u201d, but no file was changed in this turn."
                 found.append(Remark("unfounded", claim, text))
+        if tests is not None and tests.warning and answer and not asks(prompt):
+            found.append(Remark("tests", tests.outcome, tests.warning))
         return found
 
     def _broken(self, names: Sequence[str]) -> list[Remark]:

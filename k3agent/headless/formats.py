@@ -110,6 +110,7 @@ class End:
             "files_changed": receipt.files_changed,
             "files_note": receipt.files_note,
             "last_command": receipt.last_command,
+            "last_test_run": receipt.last_test_run,
             "remarks": receipt.remarks,
             "tools": {"calls": receipt.calls, "invalid": receipt.invalid, "failed": receipt.failed},
             "errors": self.errors,

@@ -56,6 +56,8 @@ class Progress:
         self._waiting_since = 0.0
         self._said_at = 0.0
         self._reading = ""
+        # What is wrong with the last test run, said at the end: behind an answer that may claim otherwise.
+        self._untested = ""
 
     def line(self, text: str, style: str = "") -> None:
         self._end_line()
@@ -98,6 +100,8 @@ class Progress:
                 self.line(
                     f"… again in {event.delay_s:.1f} s (attempt {event.attempt}): {event.reason}", "yellow"
                 )
+            case Noticed(data={"remark": "tests"}):
+                self._untested = event.text
             case Noticed():
                 self.line(event.text, "yellow" if event.level == "warning" else "dim")
             case Compacted():
@@ -143,9 +147,9 @@ class Progress:
             self.line(f"? {asked['question']} ({taken})", "yellow")
         if receipt.files_note and not end.report:
             self.line(f"what commands changed cannot be told: {receipt.files_note}", "yellow")
-        command = failed_command(receipt)
-        if command and not end.report:
-            self.line(command, "yellow")
+        failed = self._untested or failed_command(receipt)
+        if failed and not end.report:
+            self.line(failed, "yellow")
         is_resumable = end.outcome not in {TurnOutcome.SUCCESS, TurnOutcome.CONTEXT}
         is_resumable = is_resumable and end.exit_code not in {ExitCode.OK, ExitCode.USAGE}
         if is_resumable and end.session_id not in end.report:
@@ -177,6 +181,7 @@ class Progress:
     def _note_waiting(self, event: AnyEvent) -> None:
         match event:
             case MessageAdded(message=message) if message.role is not Role.ASSISTANT:
+                self._untested = ""
                 self._wait_for("waiting for the model")
             case Retrying():
                 self._wait_for("waiting for the model again")

@@ -254,6 +254,19 @@ def test_a_failed_last_command_stands_in_the_receipt(bench: Bench) -> None:
     assert result["last_command"] == {"command": "sh -c 'exit 3'", "exit_code": 3}
 
 
+def test_a_failed_last_test_run_is_said_behind_the_answer(bench: Bench) -> None:
+    (bench.workspace / "test.sh").write_text("exit 1")
+    fails = ScriptedCall(name="shell", arguments={"command": "sh test.sh"})
+    with served(bench, [Step(calls=(fails,)), Step(calls=(SHOW,)), Step(text="All tests pass.")] * 2):
+        ran = bench.run("run", "Fix the test.")
+        assert (ran.code, ran.out) == (0, "All tests pass.\n")
+        warning = "The last test run failed: sh test.sh (exit code 1)."
+        assert ran.err.splitlines()[-1] == warning and ran.err.count(warning) == 1
+        result = bench.run("run", "Fix the test.", "--output-format", "json").result
+    assert result["last_test_run"] == {"command": "sh test.sh", "outcome": "failed", "exit_code": 1}
+    assert result["remarks"] == [{"kind": "tests", "text": warning}]
+
+
 def test_plan_mode_names_the_mode_that_works(bench: Bench) -> None:
     with served(bench, [Step(calls=(EDIT,)), Step(text="I would change it.")]):
         ran = bench.stream("Go.", "--permission-mode", "plan")

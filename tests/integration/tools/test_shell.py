@@ -36,6 +36,17 @@ async def test_format(ctx, call):
     assert await call("shell", command="pwd") == f"{ctx.cwd}\n[exit code 0]"
 
 
+async def test_a_run_without_tests_is_marked(ctx, call):
+    said = "printf '%s\\n' 'Ran 0 tests in 0.000s' '' OK"
+    assert (await call("shell", command=f"{said} # test")).endswith("\nOK\n[no tests ran]\n[exit code 0]")
+    # Where the exit code tells it already nothing is added.
+    assert "[no tests" not in await call("shell", command=f"{said}; exit 5 # test")
+    (ctx.cwd / "test_a.py").write_text("def test_a(): pass\n")
+    text = await call("shell", command=f"{sys.executable} -m unittest")
+    code = 5 if sys.version_info >= (3, 12) else 0
+    assert text.endswith(f"[exit code {code}]") and ("[no tests ran]" in text) == (code == 0)
+
+
 async def test_r29_a_process_left_behind_does_not_hold_the_call(ctx, call):
     start = time.monotonic()
     assert await call("shell", command="sleep 600 & echo hi") == "hi\n[exit code 0]"

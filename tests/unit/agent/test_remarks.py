@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.agents import call, start, step
 
 from k3agent.agent.remarks import Remarks, asks, unfounded
-from k3agent.events import Noticed
+from k3agent.events import Noticed, TurnOutcome
 from k3agent.providers.scripted import Step
 from k3agent.store.records import CallRow, CallState
 from k3agent.tools.support.syntax import problem
@@ -159,4 +160,43 @@ async def test_a_command_that_breaks_a_committed_file(tmp_path: Path) -> None:
     run = await start(tmp_path, answers)
     await run.session.submit("break it")
     assert [one["kind"] for one in run.session.receipt.remarks] == ["broken"]
+    await run.session.aclose()
+
+
+FAILS = "echo 'FAILED (failures=1)'; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("calls", "prompt", "kinds"),
+    [
+        ([call("shell", command="sh test.sh")], "fix the failing test", ["tests"]),
+        ([call("shell", command="sh test.sh"), call("shell", command="ls")], "fix it", ["tests"]),
+        ([call("shell", command="sh test.sh"), call("write", path="b.txt", content="b")], "fix it", []),
+        ([call("shell", command="sh test.sh")], "which tests fail?", []),
+        ([call("shell", command="sh test.sh"), call("shell", command="sh other_test.sh")], "fix it", []),
+    ],
+)
+async def test_a_last_test_run_that_failed(
+    tmp_path: Path, calls: list[Any], prompt: str, kinds: list[str]
+) -> None:
+    run = await start(tmp_path, [*(step(one) for one in calls), Step(text="All tests pass now.")])
+    (run.workspace / "test.sh").write_text(FAILS)
+    (run.workspace / "other_test.sh").write_text("true")
+    end = await run.session.submit(prompt)
+    receipt = run.session.receipt
+    assert end.outcome is TurnOutcome.SUCCESS
+    assert [one["kind"] for one in receipt.remarks] == kinds
+    assert receipt.last_test_run is not None
+    if kinds:
+        assert receipt.last_test_run == {"command": "sh test.sh", "outcome": "failed", "exit_code": 1}
+        assert receipt.remarks[0]["text"] == "The last test run failed: sh test.sh (exit code 1)."
+    await run.session.aclose()
+
+
+async def test_checks_say_more_than_the_last_test_run(tmp_path: Path) -> None:
+    answers = [step(call("shell", command="sh test.sh")), Step(text="Done.")]
+    run = await start(tmp_path, answers, checks=("true",))
+    (run.workspace / "test.sh").write_text(FAILS)
+    await run.session.submit("fix it")
+    assert run.session.receipt.remarks == []
     await run.session.aclose()

@@ -1,0 +1,122 @@
+"""Which command of a turn ran tests last, and how that came out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import dropwhile
+
+from k3agent.agent.shell_syntax import parse
+from k3agent.store.records import CallRow, CallState
+from k3agent.types import JsonObject
+
+# Programs that do nothing but run tests; the second line also as modules of Python.
+RUNNERS = frozenset({"py.test", "nosetests", "jest", "vitest", "mocha", "ava", "rspec", "phpunit", "ctest"})
+MODULES = frozenset({"pytest", "unittest", "nose2", "tox", "nox"})
+# Programs with a word of their own for it: `go test`, `npm run test`, `make check`.
+BUILDERS = frozenset(
+    {"npm", "pnpm", "yarn", "bun", "deno", "go", "cargo", "dotnet", "mvn", "mvnw", "gradle", "gradlew", "mix"}
+    | {"swift", "zig", "make", "just", "rake", "bazel", "hatch"}
+)
+# What stands in front of another command, apart from what shell_syntax follows.
+LAUNCHERS = frozenset({"uv", "poetry", "pipenv", "pdm", "rye", "npx", "bunx", "bundle", "coverage"})
+_BETWEEN = frozenset({"run", "exec", "-m"})
+_INTERPRETER = re.compile(r"python[\d.]*|py|(?:ba|da|z)?sh|node|ruby|perl|php")
+_TARGET = re.compile(r"(?:unit|e2e)?tests?(?::.*)?|nextest")
+_SCRIPT = re.compile(r"(?i)(?:run[_-])?tests?(?:[_.-].*)?|.*[_.-]tests?(?:\.\w+)?")
+# With these nothing is run.
+_ASKS = frozenset({"--version", "-V", "--help", "-h", "--collect-only", "--co", "--fixtures", "--listTests"})
+_END = re.compile(r"(?m)^\[(?:exit code (-?\d+)|.*; killed)\]$")
+# Where one of these stands the exit code may be another command's.
+_SEVERAL = re.compile(r"[|;&\n]")
+_HEADS = {"failed": "The last test run failed", "none": "The last test run found no tests"}
+MAX_SHOWN = 120
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRun:
+    """`outcome`: passed, failed, or none where there was no test to run; `exit_code`: None for a command that
+    was killed. `is_latest`: no tool has changed a file since.
+    """
+
+    command: str
+    outcome: str
+    exit_code: int | None
+    is_latest: bool
+
+    @property
+    def line(self) -> JsonObject:
+        """For the result of a run."""
+        return {"command": self.command, "outcome": self.outcome, "exit_code": self.exit_code}
+
+    @property
+    def warning(self) -> str:
+        """What people have to know of it when the model is done; "" where all is well, or not known."""
+        if self.outcome not in _HEADS or not self.is_latest:
+            return ""
+        end = "killed" if self.exit_code is None else f"exit code {self.exit_code}"
+        command = " ".join(self.command.split())
+        shown = command if len(command) <= MAX_SHOWN else command[: MAX_SHOWN - 1] + "…"
+        return f"{_HEADS[self.outcome]}: {shown} ({end})."
+
+
+def last_run(rows: Sequence[CallRow]) -> SuiteRun | None:
+    """Of the calls of a turn; None where no command ran tests."""
+    is_latest = True
+    for row in reversed(rows):
+        command = str(row.access.get("runs") or "")
+        if row.tool == "shell" and row.state is CallState.DONE and row.result and runs_tests(command):
+            ended = _ended(command, row.result.text)
+            if ended is not None:
+                return SuiteRun(command, *ended, is_latest)
+        is_latest = is_latest and not row.files
+    return None
+
+
+def _ended(command: str, text: str) -> tuple[str, int | None] | None:
+    """(outcome, exit code); None for what went on in the background."""
+    from k3agent.tools.support.testruns import outcome  # lazy: with the tools, which are loaded by now
+
+    ends = list(_END.finditer(text))
+    if not ends:
+        return None
+    code = int(ends[-1][1]) if ends[-1][1] else None
+    said = outcome(text)
+    if said == "none" or (said and _SEVERAL.search(command)):
+        return said, code
+    return ("passed" if code == 0 else "failed"), code
+
+
+def runs_tests(command: str) -> bool:
+    """Whether one of the commands of the line runs tests, as far as their words show."""
+    return any(_is_run([word or "" for word in simple.words]) for simple in parse(command).commands)
+
+
+def _is_run(words: Sequence[str]) -> bool:
+    if not words or not _ASKS.isdisjoint(words):
+        return False
+    name, rest = words[0].rsplit("/", 1)[-1], words[1:]
+    if name in RUNNERS or name in MODULES:
+        return True
+    if _INTERPRETER.fullmatch(name):
+        return _runs_script(rest)
+    if name in LAUNCHERS:
+        return _is_run(list(dropwhile(_BETWEEN.__contains__, rest)))
+    if name in BUILDERS:
+        is_checked = name == "make" and "check" in rest
+        return is_checked or any(_TARGET.fullmatch(word) for word in rest)
+    return "/" in words[0] and name != "test" and _SCRIPT.fullmatch(name) is not None
+
+
+def _runs_script(rest: Sequence[str]) -> bool:
+    """Whether what an interpreter is given is a test, or runs some."""
+    if "-m" in rest:
+        return _is_run(rest[rest.index("-m") + 1 :])
+    if "--test" in rest:
+        return True
+    names = [word.rsplit("/", 1)[-1] for word in rest if not word.startswith("-")]
+    if not names or "-c" in rest:
+        return False
+    is_managed = names[0] == "manage.py" and "test" in names
+    return is_managed or _SCRIPT.fullmatch(names[0]) is not None
