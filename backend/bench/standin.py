@@ -118,7 +118,7 @@ def make_session(options: argparse.Namespace, folder: str) -> tuple[Session, Flo
     runner = Runner(model, settings)
     begun = time.perf_counter()
     runner.prepare(lambda done, count, what: tell(f"warming up, {done} of {count}: {what}") if what else None)
-    session = Session(runner, options.chunk)
+    session = Session(runner, options.chunk, options.plan.seed)
     # compiles what passes of a whole chunk need
     with compiling_ahead(device):
         session.first_token_s(session.draw(2 * options.chunk + 1), keep=False)
@@ -152,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
     add("--chunk", type=int, default=4096, help="tokens of a prefill pass, and the grid (default: 4096)")
     add("--parts", default=",".join(PARTS), help=f"what to measure (default: {','.join(PARTS)})")
     add("--points", type=int, help="random points of the exactness check (default: 100)")
+    add("--seed", type=int, help="of the prompts and points (default: 0)")
     add("--repeats", type=int, help="of each warm measurement (default: 20)")
     add("--context", type=int, help="tokens of the cached prefix (default: 65536)")
     add("--cache-bytes", type=byte_size, help="for pages and states (default: what is free)")
@@ -167,7 +168,12 @@ def parser() -> argparse.ArgumentParser:
 
 def _plan(options: argparse.Namespace) -> Plan:
     plan = TINY if options.name.startswith("tiny") else Plan()
-    given = {"exact_points": options.points, "repeats": options.repeats, "context": options.context}
+    given = {
+        "exact_points": options.points,
+        "repeats": options.repeats,
+        "context": options.context,
+        "seed": options.seed,
+    }
     return replace(plan, **{name: value for name, value in given.items() if value is not None})
 
 

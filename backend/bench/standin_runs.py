@@ -53,6 +53,8 @@ class Plan:
     cold_repeats: int = 3
     exact_points: int = 100
     exact_length: int = 2048
+    seed: int = 0
+    """Of prompts and points."""
 
 
 class Session:
@@ -239,7 +241,7 @@ def checkpoints(session: Session, plan: Plan, tell: Tell) -> Iterator[Figure]:
 def exactness(session: Session, plan: Plan, tell: Tell, deadline: float = math.inf) -> Iterator[Figure]:
     """Resumes from class-A states at random points, compared bit by bit with cold runs of the same prompt; so
     many as there is time for."""
-    draw = random.Random(1)
+    draw = random.Random(plan.seed + 1)
     same = resumed = count = 0
     longest = max(plan.exact_length, 3 * session.chunk)
     while count < plan.exact_points and time.monotonic() < deadline:
