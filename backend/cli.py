@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from importlib.util import find_spec
@@ -115,7 +116,7 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
         metavar="ID",
         help="the model id that clients use (default: nano, or the folder's name)",
     )
-    add("--engine", choices=["bundled", "vllm"], default="bundled", help="which engine runs the model")
+    add("--engine", choices=["bundled", "vllm"], help="which engine runs the model (default: bundled)")
     add("--device", type=_device, default="cpu", metavar="DEVICE", help="cpu, cuda, or cuda:N for GPU N")
     add("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     add(
@@ -280,12 +281,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags.check_together(made, args, extra)
         args.api_key = _api_key(args.api_key, args.api_key_env)
         check_exposure(args.host, args.api_key)
-        if args.engine == "vllm" or args.print or args.probe is not None:
+        if flags.is_for_others(made, args, extra) or args.probe is not None:
             # lazy: 0.2 s for the HTTP client
             from k3agent.backend.handover.command import handle
 
             return handle(args, extra)
         folder = resolve_model(args.model)
+        if args.print:
+            print(shown(made, args, folder), end="")
+            return 0
     except EngineUnavailableError as error:
         print(f"k3agent serve: {error}", file=sys.stderr)
         return 1
@@ -299,6 +303,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return RANK_LOST_STATUS if isinstance(error, RankLostError) else 1
     except KeyboardInterrupt:
         return 130
+
+
+def shown(made: argparse.ArgumentParser, args: argparse.Namespace, folder: Path) -> str:
+    """What `--print` says of the engine here: the command that starts it, without the key."""
+    words = ["k3agent", "serve", "--model", args.model]
+    for name, flag in flags.given_flags(made, args).items():
+        value = getattr(args, name)
+        if name not in {"print", "model", "api_key"}:
+            words += [flag] if isinstance(value, bool) else [flag, str(value)]
+    lines = [f"# {args.model} on k3agent's own engine ({args.device}), from {folder}"]
+    if args.api_key and args.api_key_env is None:
+        lines.append(f"# the key that clients need goes into the variable {_KEY_VARIABLES[0]}")
+    return "\n".join([*lines, shlex.join(words)]) + "\n"
 
 
 def _server() -> Callable[[argparse.Namespace, Path], Coroutine[None, None, int]]:

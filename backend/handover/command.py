@@ -127,17 +127,17 @@ def shown(args: argparse.Namespace, extra: list[str]) -> str:
         args.host = "0.0.0.0"
     asked = ask(args, extra, machine)
     if args.print == SGLANG:
-        return _pasteable(asked, sglang.launch(asked), machine)
+        return _pasteable(asked, sglang.launch(asked), machine, "SGLang")
     launch = vllm.launch(asked, _version(args), ["vllm", "serve"])
     if args.print == KUBERNETES:
         return kubernetes.manifest(asked, launch)
-    return _pasteable(asked, launch, machine)
+    return _pasteable(asked, launch, machine, "vLLM")
 
 
-def _pasteable(asked: Asked, launch: Launch, machine: Machine) -> str:
+def _pasteable(asked: Asked, launch: Launch, machine: Machine, engine: str) -> str:
     cut = asked.layout
     how = f"tensor {cut.tensor}, pipeline {cut.pipeline}, data {cut.data}"
-    lines = [f"# {asked.model.name} on {machine}: {how}, nodes {asked.nodes}"]
+    lines = [f"# {asked.model.name} by {engine} on {machine}: {how}, nodes {asked.nodes}"]
     lines += [f"# {note}" for note in launch.notes]
     for rank, line in enumerate(launch.lines):
         if asked.nodes > 1:

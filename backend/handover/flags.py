@@ -20,11 +20,7 @@ OTHERS = "other engines, with --engine vllm or --print (their own flags go behin
 
 def check_together(parser: argparse.ArgumentParser, args: argparse.Namespace, extra: list[str]) -> None:
     """Raises BackendError for a flag that would have no effect beside the others."""
-    given = {
-        action.dest: action.option_strings[0]
-        for action in parser._actions
-        if action.option_strings and getattr(args, action.dest, action.default) != action.default
-    }
+    given = given_flags(parser, args)
     if args.probe is not None:
         wrong = [flag for dest, flag in given.items() if dest not in _OF_A_PROBE] + (
             ["--", *extra] if extra else []
@@ -35,13 +31,8 @@ def check_together(parser: argparse.ArgumentParser, args: argparse.Namespace, ex
                 " --model, --api-key and --api-key-env go with it"
             )
         return
-    of_others = {
-        action.dest
-        for group in parser._action_groups
-        if group.title == OTHERS
-        for action in group._group_actions
-    }
-    if args.engine == "vllm" or args.print:
+    of_others = _of_others(parser)
+    if is_for_others(parser, args, extra):
         wrong = [flag for dest, flag in given.items() if dest not in _OF_ALL | of_others | {"print"}]
         if wrong:
             raise BackendError(
@@ -57,6 +48,29 @@ def check_together(parser: argparse.ArgumentParser, args: argparse.Namespace, ex
         )
 
 
+def is_for_others(parser: argparse.ArgumentParser, args: argparse.Namespace, extra: list[str]) -> bool:
+    """Whether the flags are about another engine; `--print` alone is about the one that would be started."""
+    if args.engine == "vllm" or args.print in (SGLANG, KUBERNETES):
+        return True
+    if not args.print or args.engine == "bundled":
+        return False
+    return args.model != "nano" or bool(extra) or not _of_others(parser).isdisjoint(given_flags(parser, args))
+
+
+def given_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> dict[str, str]:
+    """What differs from the defaults, each with its flag."""
+    return {
+        action.dest: action.option_strings[0]
+        for action in parser._actions
+        if action.option_strings and getattr(args, action.dest, action.default) != action.default
+    }
+
+
+def _of_others(parser: argparse.ArgumentParser) -> set[str]:
+    groups = (group for group in parser._action_groups if group.title == OTHERS)
+    return {action.dest for group in groups for action in group._group_actions}
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Two groups: what to do instead of serving, and how another engine is to run."""
     group = parser.add_argument_group("instead of serving")
@@ -65,7 +79,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=COMMAND,
         choices=[COMMAND, SGLANG, KUBERNETES],
-        help="show vLLM's command for the GPUs, SGLang's, or a Kubernetes manifest, and end",
+        help="show the command, and end: for nano of the engine here, else of vLLM for the GPUs; or SGLang's, or a"
+        " Kubernetes manifest",
     )
     group.add_argument(
         "--probe", metavar="URL", help="ask a running server what it can do: models, calls, reasoning, reuse"

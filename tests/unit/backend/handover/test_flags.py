@@ -24,7 +24,10 @@ PROBE = ["--probe", "http://127.0.0.1:1"]
         (["--print", "--model", "k3", "--disk-cache", "off"], "--disk-cache: only the bundled engine"),
         (["--engine", "vllm", "--model", "k3", "--dtype", "float16"], "--dtype: only the bundled engine"),
         (["--print", "sglang"], "name what SGLang is to serve"),
-        (["--print"], "name what vLLM is to serve"),
+        (["--print", "--gpus", "8xH200"], "name what vLLM is to serve"),
+        (["--print", "--engine", "vllm"], "name what vLLM is to serve"),
+        (["--print", "--engine", "bundled", "--gpus", "8xH200"], "--gpus: that is for other engines"),
+        (["--print", "--engine", "bundled", "--model", "nowhere"], "no config.json in"),
     ],
 )
 def test_refusals(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,3 +50,30 @@ def test_what_goes_together(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "k3", "--gpus", "8xB300", "--host-cache-bytes", "64G", "--max-seqs", "4", "--device"]
     assert main(["--print", "sglang", *words, "cuda", "--", "--own"]) == 0
     assert "--max-running-requests 4" in (line := capsys.readouterr().out) and line.endswith("--own\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ([], "k3agent serve --model nano"),
+        (
+            ["--port", "0", "--threads", "4", "--api-key", "s3cret"],
+            "k3agent serve --model nano --threads 4 --port 0",
+        ),
+        (["--engine", "bundled", "--json-logs"], "k3agent serve --model nano --engine bundled --json-logs"),
+    ],
+)
+def test_without_another_engine_the_own_one_is_shown(
+    words: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--print", *words]) == 0
+    head, *keys, last = capsys.readouterr().out.splitlines()
+    assert "nano on k3agent's own engine (cpu)" in head and "vLLM" not in head and last == command
+    assert keys == (
+        ["# the key that clients need goes into the variable K3AGENT_API_KEY"] if "s3cret" in words else []
+    )
+
+
+def test_a_command_of_another_engine_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--print", "--model", "k3", "--gpus", "8xB300"]) == 0
+    assert capsys.readouterr().out.startswith("# moonshotai/Kimi-K3 by vLLM on 8 x B300")
