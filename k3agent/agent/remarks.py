@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3agent.agent.testruns import SuiteRun
+from k3agent.agent.permissions import Territory
+from k3agent.agent.testruns import SuiteRun, runs_tests
 from k3agent.safety.paths import exists
 from k3agent.store.records import CallRow, CallState
 from k3agent.types import JsonObject
@@ -19,12 +20,16 @@ from k3agent.types import JsonObject
 MAX_FILES = 50
 MAX_BYTES = 500_000
 MAX_SHOWN = 5
+_FAILED = re.compile(r"\[exit code -?[1-9]\d*\]\s*\Z")
+# More than one command, or one that writes a file.
+_SEVERAL = re.compile(r"[|;&>\n]")
 # Tools whose calls leave everything outside as it is.
 LOOKING = frozenset({"read", "grep", "glob", "todo", "ask", "jobs", "edit", "write", "patch"})
 
 _DONE = (
     "created|added|changed|updated|wrote|written|fixed|removed|deleted|renamed|edited|implemented|modified"
-    "|replaced|moved|saved"
+    "|replaced|moved|saved|corrected|copied|appended|inserted|emptied|committed|stashed|pushed|installed"
+    "|uninstalled|reverted|restored|uncommented"
 )
 # Only how a report of work begins: words about what somebody else once did stand elsewhere in a sentence.
 _CLAIM = re.compile(
@@ -146,15 +151,43 @@ def unfounded(answer: str, rows: Sequence[CallRow], cwd: Path) -> str:
     if hit is None:
         return ""
     words = re.split(r"[.:;](?:\s|$)", " ".join(hit[0].split()).lstrip("#>*- "))[0].rstrip(" ,*")
-    has_run = any(row.tool not in LOOKING and row.state is CallState.DONE for row in rows)
-    if has_run:
+    if any(_may_have_done(row, cwd) for row in rows):
         # A command may have done it where nobody looks: then only a file that is not there tells.
         line = prose[prose.rfind("\n", 0, hit.start()) + 1 :].partition("\n")[0]
         names = _NAME.findall(line)
-        is_gone = re.match(r"(?i)(?:removed|deleted|renamed|moved)", hit.groupdict().get("verb") or "")
-        if is_gone or not names or any(_is_there(cwd, name) for name in names):
+        verb = (hit.groupdict().get("verb") or "").lower()
+        if verb in ("removed", "deleted"):
+            return words[:120] if _first_is_there(line, cwd) else ""
+        if verb in ("renamed", "moved") or not names or any(_is_there(cwd, name) for name in names):
             return ""
     return words[:120]
+
+
+def _may_have_done(row: CallRow, cwd: Path) -> bool:
+    """Whether this call may have changed something: not one that failed, only looked, or ran tests."""
+    if row.tool in LOOKING or row.state is not CallState.DONE:
+        return False
+    if row.tool != "shell":
+        return True
+    from k3agent.agent.destruction import effects_of  # lazy: tree-sitter, 30 ms
+
+    command = str(row.access.get("runs") or "")
+    if not command:
+        return True
+    has_failed = row.result is not None and _FAILED.search(row.result.text)
+    if has_failed or (runs_tests(command) and not _SEVERAL.search(command)):
+        return False
+    place = Territory(cwd=cwd, extra_dirs=(), home=cwd, environ={}, readable=())
+    return not effects_of(command, place).only_looks
+
+
+def _first_is_there(line: str, cwd: Path) -> bool:
+    """Whether the first thing in backticks is a path that is there, and nothing says where it was taken from:
+    a line may be gone from a file, and a file from what git follows."""
+    match = re.search(r"`([^`\n]+)`", line)
+    if match is None or re.search(r"(?i)\b(?:from|in|of|git|index)\b", line):
+        return False
+    return exists(cwd / match[1])
 
 
 def _is_there(cwd: Path, name: str) -> bool:

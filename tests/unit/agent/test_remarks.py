@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from k3agent.events import Noticed, TurnOutcome
 from k3agent.providers.scripted import Step
 from k3agent.store.records import CallRow, CallState
 from k3agent.tools.support.syntax import problem
-from k3agent.types import MessageId
+from k3agent.types import MessageId, TextPart, ToolResult
 
 
 def row(tool: str, *files: str) -> CallRow:
@@ -23,6 +24,11 @@ def row(tool: str, *files: str) -> CallRow:
         turn=1, message_id=MessageId("m"), call_id="c", tool=tool, arguments="{}", state=CallState.DONE,
         files=files,
     )  # fmt: skip
+
+
+def ran(command: str, code: int = 0) -> CallRow:
+    result = ToolResult(call_id="c", content=(TextPart(text=f"[exit code {code}]"),))
+    return replace(row("shell"), access={"runs": command}, result=result)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +120,41 @@ def test_no_claims(answer: str, tmp_path: Path) -> None:
 def test_where_commands_ran_only_a_file_that_is_not_there_tells(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/there.py").write_text("")
-    ran = [row("shell")]
-    assert unfounded("Created gone.py.", ran, tmp_path) == "Created gone.py"
-    assert not unfounded("Created sub/there.py.", ran, tmp_path)
-    assert not unfounded("Created there.py.", ran, tmp_path)
-    assert not unfounded("Created the branch.", ran, tmp_path)
-    assert not unfounded("Removed gone.py.", ran, tmp_path)
+    calls = [row("shell")]
+    assert unfounded("Created gone.py.", calls, tmp_path) == "Created gone.py"
+    assert not unfounded("Created sub/there.py.", calls, tmp_path)
+    assert not unfounded("Created there.py.", calls, tmp_path)
+    assert not unfounded("Created the branch.", calls, tmp_path)
+    assert not unfounded("Removed gone.py.", calls, tmp_path)
     # No file can have such a name.
-    assert unfounded(f"Created {'x' * 300}.py.", ran, tmp_path)
+    assert unfounded(f"Created {'x' * 300}.py.", calls, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [ran("rm tests/", 1), ran("git status --short")],
+        [ran("git log --oneline -n 2")],
+        [ran("python -m pytest -q -x", 1)],
+        [ran("python -m pytest -q")],
+        [ran("rm -r other")],
+    ],
+)
+def test_what_is_still_there_was_not_deleted(calls: list[CallRow], tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    assert unfounded("Deleted `tests/`.", calls, tmp_path) == "Deleted `tests/`"
+
+
+def test_what_commands_may_have_done(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    assert not unfounded("Deleted `gone/`.", [ran("rm -r gone")], tmp_path)
+    assert not unfounded("Removed `a.txt` from git.", [ran("git rm --cached a.txt")], tmp_path)
+    assert not unfounded("Deleted the branch `old`.", [ran("git branch -d old")], tmp_path)
+    assert not unfounded("Committed `a.txt`.", [ran("git commit -m a")], tmp_path)
+    assert not unfounded("Installed rich.", [ran("pip install rich")], tmp_path)
+    assert not unfounded("Fixed it.", [ran("python -m pytest && make all")], tmp_path)
+    for claim in ("Committed `a.txt`.", "Stashed all.", "Corrected `a` to `b`.", "Installed rich."):
+        assert unfounded(claim, [ran("git status"), ran("pip install rich", 1)], tmp_path)
 
 
 def test_who_asks_gets_an_answer() -> None:
@@ -142,6 +175,15 @@ async def test_in_a_turn(tmp_path: Path) -> None:
     assert "a.py does not parse any more" in told[0] and "Updated the README" in told[1]
     # For people only: the model hears nothing of it.
     assert not any("any more" in one.text for one in run.session.messages)
+    await run.session.aclose()
+
+
+async def test_a_command_that_failed_is_told_as_done(tmp_path: Path) -> None:
+    (tmp_path / "ws/tests").mkdir(parents=True)
+    answers = [step(call("shell", command="rm tests/")), Step(text="Deleted `tests/`.")]
+    run = await start(tmp_path, answers)
+    await run.session.submit("delete tests")
+    assert [one["kind"] for one in run.session.receipt.remarks] == ["unfounded"]
     await run.session.aclose()
 
 
