@@ -75,10 +75,12 @@ MODULES = (
     "projectfacts",
     "firstfiles",
     "marking",
+    "clearing",
 )
 SECOND_MODULES = (
     "gittasks",
     "gitmore",
+    "gitback",
     "settingsfiles",
     "versions",
     "requirements",

@@ -53,6 +53,16 @@ FAILED_BEFORE = (
 NAMES = ("read", "write", "edit", "grep", "glob", "shell")
 
 
+REFUSABLE = {
+    "rm": "remove",
+    "mv": "move",
+    "mkdir": "create directory",
+    "cp": "create regular file",
+    "find": "delete",
+}
+"""Commands that a system can refuse, and what they then say that they cannot do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """What a call gave, as the model sees it (an error begins with `Error: `)."""
@@ -79,6 +89,8 @@ class Machine:
     endless: str = ""
     """A command with this text in it never ends; `shown_before` is what it prints."""
     shown_before: str = ""
+    refused: str = ""
+    """What the system says to each command that would make, move or remove files."""
 
 
 class Toolbox:
@@ -197,6 +209,8 @@ class Toolbox:
             return f"/usr/bin/{first}: No module named pytest\n[exit code 1]"
         if machine.endless and machine.endless in command:
             return f"{machine.shown_before}\n[timed out after 120 s; killed]".lstrip("\n")
+        if machine.refused and first in REFUSABLE and (first != "find" or "-delete" in command):
+            return f"{refusal(command, machine.refused, self.workspace.root)}\n[exit code 1]"
         if argv is not None:
             output, code = self._python(argv)
         else:
@@ -217,6 +231,25 @@ class Toolbox:
             output = output.replace(f"{prefix}/", "/usr/")
         output = output.rstrip()
         return f"{output}\n[exit code {code}]" if output else f"[exit code {code}]"
+
+
+def refusal(command: str, why: str, root: str) -> str:
+    """What the first program of a command says when the system refuses what it asks for."""
+    parts = [shlex.split(part) for part in command.split(" && ")]
+    # A folder that is there needs not be made.
+    words = next(part for part in parts if part[0] != "mkdir" or not Path(root, part[-1]).is_dir())
+    program, names = words[0], [word for word in words[1:] if not word.startswith("-")]
+    deed, last = REFUSABLE[program], names[-1]
+    match program:
+        case "mv":
+            return f"mv: cannot move '{names[0]}' to '{last}': {why}"
+        case "find":
+            return f"find: cannot delete ‘{names[0]}’: {why}"
+        case "rm":
+            return "\n".join(f"rm: cannot {deed} '{name}': {why}" for name in names)
+        case _:
+            mark = ("‘", "’") if program == "mkdir" else ("'", "'")
+            return f"{program}: cannot {deed} {mark[0]}{last}{mark[1]}: {why}"
 
 
 async def _nobody(question: object) -> str:

@@ -21,6 +21,8 @@ from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
 
 CLEAN = 0.06
+NOTHING_SHARE = 0.2
+"""Of the requests to put changes aside or throw them away, those where there are none."""
 MAX_SHOWN = 24
 NAMED = re.compile(r"\+(?:(?:async )?def |class |function |func )(\w+)|\+(\w+) = ")
 """An added line that gives something a name."""
@@ -121,7 +123,9 @@ def git_diff_all(ctx: Setting) -> Plan | None:
 
     if len(facts) > 14:
         return None
-    return git_plan(ctx, "git_diff_all", {}, play, checks.answers(*facts), scene)
+    clean = ctx.rng.random() < CLEAN
+    check = checks.declines("no changes") if clean else checks.answers(*facts)
+    return git_plan(ctx, "git_diff_all", {}, play, check, scene, clean=clean)
 
 
 def put_aside(session: Session, task: str, report: str) -> tuple[str, str]:
@@ -135,6 +139,12 @@ def put_aside(session: Session, task: str, report: str) -> tuple[str, str]:
     if left:
         raise Report("Something is left.", f"Still changed: {quoted([row[3:] for row in left], 8)}.")
     return "It is clean.", f"{report} {quoted(sorted(found), 8)}. `git stash pop` brings the changes back."
+
+
+def _nothing_there(outcome: Outcome) -> str | None:
+    """Nothing changed, nothing was put aside, and it is said that there was nothing."""
+    wrong = checks.declines("no changes")(outcome)
+    return wrong or ("something is in the stash" if git(outcome.root, "stash", "list") else None)
 
 
 def _is_as_committed(ctx: Setting, scene: Scene) -> Check:
@@ -163,7 +173,8 @@ def git_stash(ctx: Setting) -> Plan | None:
         wrong = _is_as_committed(ctx, scene)(outcome)
         return wrong or (None if git(outcome.root, "stash", "list") else "nothing is in the stash")
 
-    return git_plan(ctx, "git_stash", {}, play, check, scene)
+    clean = ctx.rng.random() < NOTHING_SHARE
+    return git_plan(ctx, "git_stash", {}, play, _nothing_there if clean else check, scene, clean=clean)
 
 
 @goal("git_discard_all", "git", 1.2, level=1)
@@ -177,7 +188,9 @@ def git_discard_all(ctx: Setting) -> Plan | None:
         task = "All changes shall go. A stash does that and keeps them. What is there?"
         return put_aside(session, task, "All is as in the last commit. Put aside, not deleted:")
 
-    return git_plan(ctx, "git_discard_all", {}, play, _is_as_committed(ctx, scene), scene)
+    clean = ctx.rng.random() < NOTHING_SHARE
+    check = _nothing_there if clean else _is_as_committed(ctx, scene)
+    return git_plan(ctx, "git_discard_all", {}, play, check, scene, clean=clean)
 
 
 @goal("git_unstash", "git", 0.8, level=1)

@@ -190,7 +190,12 @@ def commit_all(
         raise Report("Nothing is changed.", "There is nothing to commit: the working tree is clean.")
     think = f"Changed: {several(sorted(found), 4)}. Add and commit."
     think = f"The message: {message}. Add and commit." if known else think
-    branch, short = _commit(session, think, f"git add -A && git commit -m {quote(message)}")
+    try:
+        branch, short = _commit(session, think, f"git add -A && git commit -m {quote(message)}")
+    except Failed as error:
+        raise Report(
+            "The commit failed. Say why.", f"Nothing was committed; git stopped with: `{error.text}`"
+        ) from error
     names = quoted(sorted(found), 8)
     return "It is committed.", f"Committed {names} on `{branch}` as `{short}`: {message}"
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import GOALS, Setting
 from k3agent.backend.training.episodes.session import Outcome, Session, TooLong
+from k3agent.backend.training.episodes.toolbox import refusal
 from k3agent.backend.training.episodes.words import Words
 
 NEW = (
@@ -20,7 +22,8 @@ NEW = (
     "result_of show_lines is_used env_used longest_file count_tests count_dir methods_of importers_of "
     "explain_file find_kind near_name near_names near_file ask_role set_role "
     "set_spoken_from value_spoken run_endless tests_endless "
-    "check_failed check_call check_missing check_hopeless create_in_folder"
+    "check_failed check_call check_missing check_hopeless create_in_folder "
+    "delete_folder empty_folder delete_kind change_refused"
 )
 
 
@@ -99,3 +102,36 @@ def test_an_import_of_a_moved_name(line: str, new: str, wanted: str) -> None:
 )
 def test_an_import_of_a_moved_module(line: str, old: str, new: str, wanted: str) -> None:
     assert module_import(line, old, new) == wanted
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("rm -r a", "rm: cannot remove 'a': No."),
+        ("rm a b", "rm: cannot remove 'a': No.\nrm: cannot remove 'b': No."),
+        ("mv a b", "mv: cannot move 'a' to 'b': No."),
+        ("mkdir -p new && mv a new/", "mkdir: cannot create directory ‘new’: No."),
+        ("mkdir -p there && mv a there/", "mv: cannot move 'a' to 'there/': No."),
+        ("find a -mindepth 1 -delete", "find: cannot delete ‘a’: No."),
+    ],
+)
+def test_a_refused_command_says_what_it_cannot_do(tmp_path: Path, command: str, said: str) -> None:
+    (tmp_path / "there").mkdir()
+    assert refusal(command, "No.", str(tmp_path)) == said
+
+
+def test_a_refused_change_must_not_be_told_as_done(player: Player) -> None:
+    rng = random.Random(4)
+    for _ in range(20):
+        words = Words(rng)
+        project = draw_project(rng, words)
+        plan = GOALS["change_refused"].make(Setting(Facts(dict(project.files)), rng, words, project))
+        if plan is None or plan.goal != "delete_file":
+            continue
+        player.box.workspace.reset(project.files)
+        player.box.new_session()
+        session = Session(player.box, rng, max_chars=10**6)
+        assert player.play(session, plan) and player.box.machine.refused == ""
+        assert plan.check(Outcome({}, {}, "Deleted `a.py`.")) is not None
+        return
+    raise AssertionError("no deletion was drawn")

@@ -1,0 +1,174 @@
+"""Folders and kinds of files that are to go, and commands that fail: the report is what the tools said."""
+
+import re
+import shlex
+
+from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.families.look import names_in
+from k3agent.backend.training.episodes.families.names import run_shell
+from k3agent.backend.training.episodes.policy import base_name, quoted
+from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
+from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
+
+KINDS = ("log", "log", "tmp", "bak", "orig", "txt", "csv", "old", "out", "swp", "cache", "dat")
+MOST = 8
+"""Files of a folder or a kind: more would not be named in a report."""
+NONE_SHARE = 0.15
+"""Of the requests, those about what is not there."""
+REFUSALS = ("Permission denied", "Operation not permitted", "Read-only file system", "Input/output error")
+CHANGING = ("delete_file", "delete_file", "delete_folder", "move_file", "rename_file", "copy_file")
+CHANGING = (*CHANGING, "create_folder", "empty_folder")
+"""Goals whose change is one command, which may fail."""
+
+
+def find_folder(session: Session, name: str, think: str) -> tuple[str, list[str]]:
+    """The folder of this name and the files in it."""
+    asked = name.strip("/").removeprefix("./")
+    rows = names_in(session.call("glob", think, pattern=f"**/{base_name(asked)}").text)
+    folders = [row.rstrip("/") for row in rows if row.endswith("/")]
+    fitting = [row for row in folders if row == asked] or folders
+    if not fitting:
+        raise Report(
+            f"There is no folder {asked}.",
+            f"There is no folder `{asked}` in this project. Nothing was deleted.",
+        )
+    if len(fitting) > 1:
+        raise Report(
+            f"{len(fitting)} folders fit.",
+            f"There are several folders of that name: {quoted(fitting)}. Which one do you mean?",
+        )
+    found = names_in(
+        session.call("glob", f"It is {fitting[0]}. What is in it?", pattern=f"{fitting[0]}/**").text
+    )
+    return fitting[0], [row for row in found if not row.endswith("/")]
+
+
+def play_delete_folder(session: Session, name: str) -> tuple[str, str]:
+    """Delete a folder with all that is in it."""
+    folder, inside = find_folder(session, name, f"Delete the folder {name.strip('/')}. Find it.")
+    command = f"rm -r {shlex.quote(folder)}"
+    run_shell(session, f"{_files(inside)}. Remove it all.", command, f"delete `{folder}`")
+    return "Exit code 0: it is gone.", f"Deleted the folder `{folder}` with {_files(inside, named=True)}."
+
+
+def play_empty_folder(session: Session, name: str) -> tuple[str, str]:
+    """Delete all that is in a folder; the folder stays."""
+    folder, inside = find_folder(session, name, f"Delete everything in {name.strip('/')}. Find it.")
+    if not inside:
+        raise Report("It is empty.", f"`{folder}` is empty already. Nothing was deleted.")
+    command = f"find {shlex.quote(folder)} -mindepth 1 -delete"
+    run_shell(
+        session, f"{_files(inside)}. Remove them, keep the folder.", command, f"delete what is in `{folder}`"
+    )
+    return "Exit code 0: they are gone.", f"Deleted {_files(inside, named=True)} in `{folder}`."
+
+
+def _files(inside: list[str], *, named: bool = False) -> str:
+    """How many files, and which."""
+    count = "1 file" if len(inside) == 1 else f"{len(inside)} files"
+    return f"{count}: {quoted(inside, 4)}" if named and inside else count
+
+
+def _draw_folder(ctx: Setting, name: str) -> tuple[str, dict[str, str | None]] | None:
+    """A folder as it is asked for, and its files, which shall go."""
+    rng, files = ctx.rng, ctx.facts.files
+    if rng.random() < NONE_SHARE:
+        return ctx.unused(ctx.words.noun), {}
+    folder = ctx.choose(ctx.facts.folders)
+    if not isinstance(folder, str) or not re.fullmatch(r"[\w./-]+", folder):
+        return None
+    gone: dict[str, str | None] = {path: None for path in files if path.startswith(f"{folder}/")}
+    if not 0 < len(gone) <= MOST or any(base_name(path).startswith(".") for path in gone):
+        return None
+    shown = base_name(folder) if rng.random() < 0.25 else folder
+    return shown + ("/" if rng.random() < 0.2 else ""), gone
+
+
+def _folder_plan(ctx: Setting, name: str) -> Plan | None:
+    """A plan of one of the goals about folders."""
+    drawn = _draw_folder(ctx, name)
+    if drawn is None:
+        return None
+    shown, gone = drawn
+    base = base_name(shown)
+    same = [folder for folder in ctx.facts.folders if base_name(folder) == base]
+    is_clear = bool(gone) and (len(same) == 1 or shown.rstrip("/") in same)
+    check = checks.writes(gone) if is_clear else checks.declines(base)
+    play = play_delete_folder if name == "delete_folder" else play_empty_folder
+    return Plan(name, "replace", {"dir": shown}, lambda session: play(session, shown), check)
+
+
+@goal("delete_folder", "replace", 0.9, level=1)
+def delete_folder(ctx: Setting) -> Plan | None:
+    """Delete a folder and what is in it."""
+    return _folder_plan(ctx, "delete_folder")
+
+
+@goal("empty_folder", "replace", 0.6, level=1)
+def empty_folder(ctx: Setting) -> Plan | None:
+    """Delete what is in a folder."""
+    return _folder_plan(ctx, "empty_folder")
+
+
+@goal("delete_kind", "replace", 0.7, level=1)
+def delete_kind(ctx: Setting) -> Plan | None:
+    """Delete all files with an ending."""
+    rng, words, files = ctx.rng, ctx.words, ctx.facts.files
+    kind = rng.choice(KINDS)
+    homes = ["", "", *(f"{folder}/" for folder in ctx.facts.folders)]
+    fresh = {f"{rng.choice(homes)}{words.noun()}.{kind}": words.phrase() for _ in range(rng.randint(1, 5))}
+    if rng.random() < NONE_SHARE:
+        fresh = {}
+    gone: dict[str, str | None] = dict.fromkeys(
+        sorted({*fresh, *(path for path in files if path.endswith(f".{kind}"))})
+    )
+    if len(gone) > MOST or any(" " in path for path in gone) or f".{kind}" in files.get(".gitignore", ""):
+        return None
+
+    def play(session: Session) -> tuple[str, str]:
+        think = f"Delete all .{kind} files. Which are there?"
+        found = names_in(session.call("glob", think, pattern=f"**/*.{kind}").text)
+        if not found:
+            raise Report("None.", f"There are no `.{kind}` files in this project. Nothing was deleted.")
+        command = " ".join(["rm", *(shlex.quote(path) for path in found)])
+        run_shell(session, f"{_files(found)}. Remove them.", command, f"delete {quoted(found)}")
+        return "Exit code 0: they are gone.", f"Deleted {_files(found, named=True)}."
+
+    check: Check = checks.writes(gone) if gone else checks.declines(kind)
+    said = rng.choice((f".{kind}", f".{kind}", f"*.{kind}", kind))
+    return Plan(
+        "delete_kind",
+        "replace",
+        {"kind": said},
+        play,
+        check,
+        prepare=lambda now: now.update(fresh),
+        alone=True,
+    )
+
+
+def _could_not(outcome: Outcome) -> str | None:
+    """Nothing changed, and it is said that it could not be done, and why."""
+    if wrong := checks.unchanged(outcome):
+        return wrong
+    if re.search(r"\b(?:may|could) not\b", outcome.answer):
+        return None
+    return checks.declines()(outcome)
+
+
+@goal("change_refused", "recover", 1.6, level=1)
+def change_refused(ctx: Setting) -> Plan | None:
+    """A command that is to change files and is refused by the system: that is told, and no success."""
+    plan = GOALS[ctx.rng.choice(CHANGING)].make(ctx)
+    if plan is None or plan.setup or plan.prepare:
+        return None
+    why = ctx.rng.choice(REFUSALS)
+
+    def play(session: Session) -> tuple[str, str]:
+        session.box.machine.refused = why
+        try:
+            return plan.play(session)
+        finally:
+            session.box.machine.refused = ""
+
+    return Plan(plan.goal, "recover", plan.slots, play, _could_not)
