@@ -32,7 +32,7 @@ COMMANDS = {
     "acp": "Agent Client Protocol over stdio, for editors",
     "mcp": "servers of foreign tools: list, test, add, remove, login, logout; serve: k3agent as one",
     "models": "known models and where each can be reached from here",
-    "config": "list (also without a word), get, set, unset, path, trust",
+    "config": "list, get, set, unset, path, trust",
     "login": "stores a provider's key in the system keyring",
     "logout": "removes a provider's stored key",
     "completions": "bash, zsh, fish: a script that completes k3agent's commands and flags there",
@@ -46,6 +46,8 @@ A coding agent for the terminal, with its own inference engine for Kimi K3.
 
 commands:
 {commands}
+
+Those with actions list where none is named.
 
   -p PROMPT     the same as: k3agent run PROMPT
   --version     print the version

@@ -71,7 +71,7 @@ def command(place: Place) -> Iterator[str]:
     words = " ".join(filter(None, ["k3agent", place.path]))
     heads = [*(operand(one) for one in place.operands), "[flags]"]
     if place.actions and place.words:
-        heads.insert(0, "\\fIACTION\\fR")
+        heads.insert(0, "[\\fIACTION\\fR]" if "list" in place.actions else "\\fIACTION\\fR")
     yield f".SS {escaped(words)}\n"
     yield f".B {escaped(words)}\n{' '.join(heads)}\n.PP\n"
     yield f"{escaped(place.summary)}\n"
@@ -101,6 +101,7 @@ def page() -> str:
         ".SH COMMANDS\n",
         *table(tuple(root.actions.items())),
         ".PP\nEach command, and each action, shows its flags with\n.BR \\-\\-help .\n",
+        "A command with an action\n.B list\nlists where none is named.\n",
         ".SH OPTIONS\n",
         *(part for place in found for part in command(place)),
         ".SH EXIT STATUS\n",

@@ -1,4 +1,4 @@
-"""`k3agent NAME ACTION`: finds the action, or says which there are."""
+"""`k3agent NAME ACTION`: finds the action; without one a command lists."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from k3agent.errors import did_you_mean
 from k3agent.headless.arguments import Parser, parser_of
 
 
+DEFAULT = "list"
+
+
 class ActionParser(Parser):
     """The parser of a command with actions, for those who list them."""
 
@@ -18,28 +21,26 @@ class ActionParser(Parser):
 
 
 def find_action(
-    name: str,
-    description: str,
-    argv: Sequence[str],
-    actions: dict[str, Callable[..., int]],
-    default: str = "",
+    name: str, description: str, argv: Sequence[str], actions: dict[str, Callable[..., int]]
 ) -> tuple[Callable[..., int], Sequence[str]]:
-    """The function for `argv[0]`, and the rest of `argv`; that of `default` where no action is named. Without
-    a default it is said which there are, and that is the end.
-    """
-    if default and (not argv or (argv[0].startswith("-") and argv[0] not in {"-h", "--help"})):
-        return actions[default], argv
+    """The function for `argv[0]`, and the rest of `argv`; that of `list` where no action is named."""
+    if not argv or (argv[0].startswith("-") and argv[0] not in {"-h", "--help"}):
+        return actions[DEFAULT], argv
     parser = ActionParser(name, f"{description}; k3agent {name} ACTION --help shows the flags of one")
     parser.actions = actions
-    if not argv or argv[0] in {"-h", "--help"}:
-        parser.add_argument("action", choices=list(actions), metavar="ACTION", help="what to do: see below")
-        if argv:
-            parser.formatter_class = argparse.RawDescriptionHelpFormatter
-            width = max(map(len, actions))
-            rows = [f"  {action:<{width}}  {text}" for action, text in summaries_of(actions).items()]
-            parser.epilog = "\n".join(["actions:", *rows])
-            parser.parse(argv[:1])
-        parser.error(f"name one of: {', '.join(actions)}.")
+    if argv[0] in {"-h", "--help"}:
+        parser.add_argument(
+            "action",
+            nargs="?",
+            choices=list(actions),
+            metavar="ACTION",
+            help=f"what to do: see below (default: {DEFAULT})",
+        )
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        width = max(map(len, actions))
+        rows = [f"  {action:<{width}}  {text}" for action, text in summaries_of(actions).items()]
+        parser.epilog = "\n".join(["actions:", *rows])
+        parser.parse(argv[:1])
     if argv[0] not in actions:
         parser.error(f"unknown action {argv[0]!r}.{did_you_mean(argv[0], actions)}")
     return actions[argv[0]], argv[1:]

@@ -34,7 +34,7 @@ def config(argv: Sequence[str]) -> int:
         "path": _config_path,
         "trust": _config_trust,
     }
-    action, rest = find_action("config", "settings and the layer each comes from", argv, actions, "list")
+    action, rest = find_action("config", "settings and the layer each comes from", argv, actions)
     return action(rest)
 
 

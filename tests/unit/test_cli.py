@@ -275,6 +275,22 @@ def test_sessions_of_an_empty_store(capsys) -> None:
     assert "No sessions of this folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["sessions", "memory", "mcp", "config"])
+def test_a_command_that_lists_does_so_without_another_word(capsys, name: str) -> None:
+    for flags in ((), ("--json",)):
+        assert run(name, *flags) == 0
+        told = capsys.readouterr()
+        assert run(name, "list", *flags) == 0 and told == capsys.readouterr()
+    assert run(name, "--nope") == 2 and run(name, "nope") == 2
+    assert "default: list" in (run(name, "--help"), capsys.readouterr().out)[1]
+
+
+def test_tasks_alone_lists_those_of_the_newest_session_here(capsys) -> None:
+    assert run("tasks") == run("tasks", "list") == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and said[0] == said[1] and "no session of" in said[0]
+
+
 @pytest.mark.parametrize("words", [("sessions", "list"), ("stats",), ("search", "x"), ("memory", "list")])
 def test_what_lists_can_be_asked_for_this_folder_and_for_all(capsys, words: tuple[str, ...]) -> None:
     assert run(*words, "--here") == 0 and run(*words, "--all") == 0
