@@ -10,6 +10,12 @@ from k3agent.backend.training.episodes.editing import change_line, edit_text
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.families.repair import not_run
+from k3agent.backend.training.episodes.families.requiring import (
+    SCRIPTS,
+    importers,
+    moved_files,
+    update_requires,
+)
 from k3agent.backend.training.episodes.policy import (
     Hit,
     base_name,
@@ -311,8 +317,9 @@ def rename_file(ctx: Setting) -> Plan | None:
         for path in ctx.facts.files
         if "__init__" not in path and path != "Makefile" and not base_name(path).startswith("test_")
     ]
-    path = ctx.choose(sorted(pool))
-    if not isinstance(path, str):
+    known = [path for path in pool if path.endswith(SCRIPTS) and importers(ctx.facts.files, path)]
+    path = ctx.choose(sorted(known if ctx.rng.random() < 0.6 and known else pool))
+    if not isinstance(path, str) or (path.endswith(SCRIPTS) and "\r" in ctx.facts.files[path]):
         return None
     folder = path[: -len(base_name(path))]
     stem, ending = base_name(path).removesuffix("." + extension(path)), extension(path)
@@ -342,13 +349,16 @@ def rename_file(ctx: Setting) -> Plan | None:
             f"rename `{old}`",
         )
         changed = update_imports(session, old, new) if old.endswith(".py") else []
+        changed = update_requires(session, old, new) if old.endswith(SCRIPTS) else changed
         tail = f" Imports adapted in {quoted(changed)}." if changed else ""
         return "Done.", f"Renamed `{old}` to `{new}`.{tail}"
 
-    importers = {p for p, _, line in lines if re.match(r"\s*(import|from) ", line)}
-    if path in importers:
+    users = {p for p, _, line in lines if re.match(r"\s*(import|from) ", line)}
+    if path in users:
         return None
-    check = _file_renamed(stem, importers, {path: None, target: ctx.facts.files[path]})
+    check = _file_renamed(stem, users, {path: None, target: ctx.facts.files[path]})
+    if path.endswith(SCRIPTS):
+        check = checks.writes(moved_files(ctx.facts.files, path, target))
     return Plan(
         "rename_file", "rename", {"old_path": shown, "new_path": named}, play, check, ("file", target)
     )
@@ -379,10 +389,12 @@ def _file_renamed(
 @goal("move_file", "replace", 0.9, level=1)
 def move_file(ctx: Setting) -> Plan | None:
     """Move a file to a folder."""
-    path = ctx.choose(
-        sorted(path for path in ctx.facts.files if not path.endswith(".py") and path != "Makefile")
+    pool = sorted(
+        path for path in ctx.facts.files if not path.endswith((".py", ".go")) and path != "Makefile"
     )
-    if not isinstance(path, str):
+    known = [path for path in pool if path.endswith(SCRIPTS) and importers(ctx.facts.files, path)]
+    path = ctx.choose(known if ctx.rng.random() < 0.6 and known else pool)
+    if not isinstance(path, str) or (path.endswith(SCRIPTS) and "\r" in ctx.facts.files[path]):
         return None
     here = path.rpartition("/")[0]
     folders = [
@@ -399,9 +411,15 @@ def move_file(ctx: Setting) -> Plan | None:
         old = find_both(session, shown, target, f"Move {shown} to the folder {where}. Find it.")
         command = f"mkdir -p {shlex.quote(where)} && mv {shlex.quote(old)} {shlex.quote(where)}/"
         run_shell(session, f"It is {old}. Move it.", command, f"move `{old}`")
-        return "Done.", f"Moved `{old}` to `{where}/{base_name(old)}`."
+        new = f"{where}/{base_name(old)}"
+        changed = update_requires(session, old, new) if old.endswith(SCRIPTS) else []
+        tail = f" Imports adapted in {quoted(changed)}." if changed else ""
+        return "Done.", f"Moved `{old}` to `{new}`.{tail}"
 
-    check = checks.writes({path: None, f"{folder}/{base_name(path)}": ctx.facts.files[path]})
+    target = f"{folder}/{base_name(path)}"
+    check = checks.writes({path: None, target: ctx.facts.files[path]})
+    if path.endswith(SCRIPTS):
+        check = checks.writes(moved_files(ctx.facts.files, path, target))
     return Plan(
         "move_file",
         "replace",

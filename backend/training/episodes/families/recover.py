@@ -53,7 +53,8 @@ def recover_folder(ctx: Setting) -> Plan | None:
         lines = [line.strip() for line in files[only].splitlines() if line.strip()]
         check = checks.answers(folder, *lines)
     else:
-        check = checks.answers(folder, *direct, "?")
+        # what it holds is an answer too; which of the files was meant need not be asked
+        check = checks.answers(folder, *direct)
     return Plan("show_file", "recover", {"path": folder}, play, check)
 
 

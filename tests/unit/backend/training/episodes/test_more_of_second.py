@@ -11,12 +11,14 @@ from k3agent.backend.training.episodes.families.gittasks import subject_for
 from k3agent.backend.training.episodes.families.longer import bare_functions
 from k3agent.backend.training.episodes.families.nested import draw_deep, places_of
 from k3agent.backend.training.episodes.families.requirements import VERSION, entry_like
+from k3agent.backend.training.episodes.families.requiring import importers, moved_files
 from k3agent.backend.training.episodes.gitrepo import git
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.policy import View
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import GOALS, Setting
 from k3agent.backend.training.episodes.session import Outcome, Report, Session, in_turn, played, told
+from k3agent.backend.training.episodes.webproject import draw_web_project
 from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
 
@@ -159,6 +161,53 @@ def test_functions_without_a_docstring_are_told_by_their_lines_or_not_at_all() -
     assert bare_functions(whole) == ["c"]
     assert bare_functions("def a(\n    x,\n):\n    return x\n") is None
     assert bare_functions("def a(:\n") is None
+
+
+def test_a_script_that_moves_takes_its_paths_along() -> None:
+    files = {
+        "src/a.js": "import { b } from './b.js';\nimport x from './sub/c';\n",
+        "src/b.js": "export const b = 1;\n",
+        "src/sub/c.js": "const { b } = require('../b');\n",
+        "test/b.test.js": "import { b } from '../src/b.js';\nimport c from './b.js';\n",
+    }
+    assert importers(files, "src/b.js") == ["src/a.js", "src/sub/c.js", "test/b.test.js"]
+    assert moved_files(files, "src/b.js", "lib/new.js") == {
+        "src/b.js": None,
+        "lib/new.js": "export const b = 1;\n",
+        "src/a.js": "import { b } from '../lib/new.js';\nimport x from './sub/c';\n",
+        "src/sub/c.js": "const { b } = require('../../lib/new');\n",
+        "test/b.test.js": "import { b } from '../lib/new.js';\nimport c from './b.js';\n",
+    }
+    assert moved_files(files, "src/sub/c.js", "src/c.js") == {
+        "src/sub/c.js": None,
+        "src/c.js": "const { b } = require('./b');\n",
+        "src/a.js": "import { b } from './b.js';\nimport x from './c';\n",
+    }
+
+
+@pytest.mark.parametrize("name", ["rename_file", "move_file"])
+def test_the_oracle_moves_scripts_with_their_paths(name: str) -> None:
+    rng = random.Random(f"moves/{name}")
+    player = Player(13, 0, strict=True)
+    adapted = 0
+    try:
+        for _ in range(25):
+            words = Words(rng)
+            project = draw_web_project(rng, words, "js")
+            plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words))
+            if plan is None:
+                continue
+            workspace = player.box.workspace
+            workspace.reset(project.files)
+            player.box.new_session()
+            session = Session(player.box, rng, max_chars=10**6)
+            session.user(say(plan.goal, plan.slots, rng, "train"))
+            answer = played(plan, session)[1]
+            assert plan.check(Outcome(dict(project.files), workspace.snapshot(), answer)) is None
+            adapted += "Imports adapted" in answer
+    finally:
+        player.close()
+    assert adapted > 8
 
 
 def test_what_shall_go_is_put_aside_and_can_come_back() -> None:
