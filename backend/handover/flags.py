@@ -79,8 +79,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=COMMAND,
         choices=[COMMAND, SGLANG, KUBERNETES],
-        help="show the command, and end: for nano of the engine here, else of vLLM for the GPUs; or SGLang's, or a"
-        " Kubernetes manifest",
+        help="show the command, and end: for nano of the engine here, else of vLLM for the GPUs; or SGLang's,"
+        " or a Kubernetes manifest",
     )
     group.add_argument(
         "--probe", metavar="URL", help="ask a running server what it can do: models, calls, reasoning, reuse"

@@ -10,7 +10,6 @@ from functools import partial
 from k3agent.errors import did_you_mean
 from k3agent.headless.arguments import Parser, parser_of
 
-
 DEFAULT = "list"
 
 

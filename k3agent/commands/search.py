@@ -1,10 +1,14 @@
-"""`k3agent search`: words in earlier sessions, or where a name is defined."""
+"""`k3agent search`: words in earlier sessions, or where a name is defined.
+
+On a terminal what was found is bold; elsewhere, and where no styles are wanted, it stands in brackets.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +16,9 @@ from k3agent.agent.knowledge import memory_root
 from k3agent.commands.actions import add_scope
 from k3agent.config.paths import data_home
 from k3agent.headless.arguments import Parser, positive_int
-from k3agent.headless.output import print_foreign
+from k3agent.headless.output import has_styles, print_foreign
+from k3agent.safety.visible import clean
+from k3agent.store.search import BRACKETS, MARKS, pieces
 from k3agent.store.search import search as find
 from k3agent.store.symbols import SymbolCache
 
@@ -33,7 +39,9 @@ def search(argv: Sequence[str]) -> int:
     if args.symbols:
         return _symbols(args.text)
     root = memory_root(Path.cwd()) if args.is_here else ""
-    found = find(data_home(os.environ), args.text, root=root, limit=args.limit)
+    is_bold = not args.json and has_styles(sys.stdout, os.environ)
+    marks = MARKS if is_bold else BRACKETS
+    found = find(data_home(os.environ), args.text, root=root, limit=args.limit, marks=marks)
     if args.json:
         print(json.dumps(dataclasses.asdict(found), ensure_ascii=False, indent=1))
         return 0
@@ -43,8 +51,16 @@ def search(argv: Sequence[str]) -> int:
     ]
     if found.num_waiting:
         rows.append(f"{found.num_waiting} older sessions are not indexed yet: run this again")
-    print_foreign("\n".join(rows or ["nothing found"]) + "\n")
+    text = "\n".join(rows or ["nothing found"]) + "\n"
+    if is_bold:
+        print("".join(_bold(part) if is_hit else clean(part) for part, is_hit in pieces(text)), end="")
+    else:
+        print_foreign(text)
     return 0
+
+
+def _bold(text: str) -> str:
+    return f"\x1b[1m{clean(text)}\x1b[0m"
 
 
 def _symbols(name: str) -> int:

@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TextIO
 
 from k3agent.safety.visible import clean
 
@@ -24,6 +25,11 @@ _WRITE_BYTES = 64 * 1024
 def print_foreign(text: str) -> None:
     """Print what models and tools wrote: a terminal gets nothing of it that it would obey."""
     print(clean(text) if sys.stdout.isatty() else text, end="")
+
+
+def has_styles(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether what is printed there may be bold or coloured."""
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 class PipeWriter:

@@ -43,7 +43,7 @@ from k3agent.headless.inputs import (
     user_lines,
 )
 from k3agent.headless.keptchecks import keep_checks, kept_checks
-from k3agent.headless.output import PipeWriter, write_answer_file
+from k3agent.headless.output import PipeWriter, has_styles, write_answer_file
 from k3agent.headless.progress import Progress
 from k3agent.headless.receipts import RunReceipt
 from k3agent.headless.report import report
@@ -417,8 +417,7 @@ def run(options: RunOptions) -> int:
     """Run, print, and give the exit code. Does not return when something does not let go of the process."""
     out = PipeWriter(sys.stdout.fileno(), is_lossless=True)
     err = PipeWriter(sys.stderr.fileno(), is_lossless=False)
-    has_color = sys.stderr.isatty() and not options.environ.get("NO_COLOR")
-    progress = Progress(err.write, has_color=has_color)
+    progress = Progress(err.write, has_color=has_styles(sys.stderr, options.environ))
     headless = HeadlessRun(options, out, _format(options, out), progress)
     code: list[int] = [ExitCode.ERROR]
 

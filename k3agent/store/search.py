@@ -9,6 +9,7 @@ import sqlite3
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from k3agent import codec
@@ -23,12 +24,18 @@ MAX_BODY_CHARS = 50_000
 # What is not indexed by then is left for the next search; the newest sessions come first.
 PATIENCE_S = 5.0
 BATCH = 500
+BRACKETS = ("[", "]")
+# Around what was found, for those who show it in another way than by brackets, which a text may have too.
+MARKS = ("\x01", "\x02")
 _WORD = re.compile(r"\w+")
+_MARKED = re.compile("\x01([^\x01\x02]*)\x02")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """`role`: user, assistant or tool; `at`: when, in ISO format; `excerpt` has […] around what was found."""
+    """`role`: user, assistant or tool; `at`: when, in ISO format; `excerpt` has the marks of the search
+    around what was found.
+    """
 
     session_id: str
     message_id: str
@@ -46,9 +53,18 @@ class Found:
     num_waiting: int = 0
 
 
-def search(home: Path, words: str, *, root: str = "", without: str = "", limit: int = 10) -> Found:
+def search(
+    home: Path,
+    words: str,
+    *,
+    root: str = "",
+    without: str = "",
+    limit: int = 10,
+    marks: tuple[str, str] = BRACKETS,
+) -> Found:
     """The messages that hold all of `words`, or where there are none, some of them; the best first. `root`:
-    only sessions of this folder and below; `without`: a session that is left out. For any thread.
+    only sessions of this folder and below; `without`: a session that is left out; `marks`: what stands around
+    what was found. For any thread.
 
     Raises StoreError where that is not possible here.
     """
@@ -58,9 +74,10 @@ def search(home: Path, words: str, *, root: str = "", without: str = "", limit: 
     try:
         with closing(open_index(home)) as index:
             waiting = _follow(index, home)
-            hits = _hits(index, " AND ".join(map(_quoted, asked)), root, without, limit)
+            find = partial(_hits, index, root=root, without=without, limit=limit, marks=marks)
+            hits = find(" AND ".join(map(_quoted, asked)))
             if not hits and len(asked) > 1:
-                hits = _hits(index, " OR ".join(map(_quoted, asked)), root, without, limit)
+                hits = find(" OR ".join(map(_quoted, asked)))
     except OSError as error:
         raise StoreError(
             f"cannot search in {home}: {error.strerror or error}; make the folder writable, or name another"
@@ -99,12 +116,19 @@ def _quoted(word: str) -> str:
     return f'"{word}"*'
 
 
-def _hits(index: sqlite3.Connection, query: str, root: str, without: str, limit: int) -> list[Hit]:
+def pieces(excerpt: str) -> list[tuple[str, bool]]:
+    """The parts of an excerpt with MARKS, each with whether it was found."""
+    return [(part, index % 2 == 1) for index, part in enumerate(_MARKED.split(excerpt)) if part]
+
+
+def _hits(
+    index: sqlite3.Connection, query: str, *, root: str, without: str, limit: int, marks: tuple[str, str]
+) -> list[Hit]:
     rows = index.execute(
-        "SELECT session_id, message_id, cwd, role, at, snippet(texts, 0, '[', ']', '…', 32) FROM texts"
+        "SELECT session_id, message_id, cwd, role, at, snippet(texts, 0, ?, ?, '…', 32) FROM texts"
         " WHERE texts MATCH ? AND session_id <> ?"
         " AND (? = '' OR cwd = ? OR substr(cwd, 1, ?) = ?) ORDER BY bm25(texts), at DESC",
-        (query, without, root, root, len(root) + 1, root + "/"),
+        (*marks, query, without, root, root, len(root) + 1, root + "/"),
     )
     found: dict[str, Hit] = {}
     for session_id, message_id, cwd, role, at, excerpt in rows:

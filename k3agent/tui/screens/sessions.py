@@ -25,6 +25,7 @@ from k3agent.types import Message, Origin, Role
 
 PREVIEWED = 12
 PREVIEW_CHARS = 600
+MAX_SAID = 120
 # What was said is searched after a pause in typing, from so many letters on.
 MIN_LETTERS, PAUSE_S, MAX_HITS = 3, 0.3, 60
 
@@ -89,12 +90,12 @@ class SessionsScreen(ListScreen):
     @work(thread=True, exclusive=True, group="search")
     def _search(self, words: str) -> None:
         """In what was said in these sessions."""
-        from k3agent.store.search import search  # lazy: only for a search
+        from k3agent.store.search import MARKS, search  # lazy: only for a search
 
         root = "" if self._is_everywhere else str(self.app.options.cwd.resolve())
         found: dict[str, str] = {}
         try:
-            for hit in search(self.app.options.home, words, root=root, limit=MAX_HITS).hits:
+            for hit in search(self.app.options.home, words, root=root, limit=MAX_HITS, marks=MARKS).hits:
                 found.setdefault(hit.session_id, hit.excerpt)
         except K3AgentError as error:
             self.app.call_from_thread(self.say, str(error))
@@ -113,12 +114,24 @@ class SessionsScreen(ListScreen):
         text.append(safe_line(row.title, 90) or "(no title)", palette.style("text"))
         text.append(f"  {row.num_messages} messages", palette.style("faint"))
         if said:
-            text.append(f"  “{safe_line(said, 120)}”", palette.style("dim", italic=True))
+            text.append_text(self._excerpt(said))
         if row.parent_id:
             text.append("  fork", palette.style("accent"))
         if self._is_everywhere and row.cwd:
             text.append(f"  {safe_line(Path(row.cwd).name)}", palette.style("accent"))
         return text
+
+    def _excerpt(self, said: str) -> Text:
+        """What was found stands out of it."""
+        from k3agent.store.search import pieces  # lazy: as above
+
+        palette = self.app.palette
+        text = Text()
+        for part, is_hit in pieces(said):
+            text.append(safe(part), palette.style("text" if is_hit else "dim", bold=is_hit, italic=True))
+        text.truncate(MAX_SAID, overflow="ellipsis")
+        quote = palette.style("dim", italic=True)
+        return Text.assemble(("  “", quote), text, ("”", quote))
 
     def describe(self, entry: str) -> Text:
         self._preview(entry)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,9 @@ from k3agent.cli import main
 from k3agent.config.trust import set_trust
 from k3agent.events import Noticed
 from k3agent.store.memories import Memory
+from k3agent.store.records import StoredSession
 from k3agent.store.sessions import SessionStore
+from k3agent.types import Message, MessageId, Origin, Role, SessionId, TextPart
 
 RELEASE = (
     "---\nname: release\ndescription: How a release is made here.\n---\nYou must run `make release` first.\n"
@@ -186,6 +191,41 @@ async def test_earlier_sessions_of_the_repository_are_found(tmp_path: Path) -> N
     assert second.session.id[:8] not in second.results[0]
     assert "Nothing in earlier sessions" in second.results[1]
     await second.session.aclose()
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environ", "shown"),
+    [
+        (False, {}, "the [Port] [x] \x1b]0;"),
+        (True, {}, "the \x1b[1mPort\x1b[0m [x] �]0;"),
+        (True, {"NO_COLOR": "1"}, "the [Port] [x] �]0;"),
+        (True, {"TERM": "dumb"}, "the [Port] [x] �]0;"),
+    ],
+)
+def test_what_was_found_stands_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_terminal: bool,
+    environ: dict[str, str],
+    shown: str,
+) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"K3AGENT_HOME": str(tmp_path)} | environ).items():
+        monkeypatch.setenv(name, value)
+    message = Message(
+        id=MessageId("m"), parent=None, role=Role.USER, origin=Origin.HUMAN,
+        parts=(TextPart(text="the Port [x] \x1b]0;"),), created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    with closing(SessionStore(tmp_path)) as store:
+        store.create(StoredSession(id=SessionId("s"), cwd=str(tmp_path)))
+        store.add_message(SessionId("s"), message)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    assert main(["search", "port", "--all"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(shown)
+    assert main(["search", "port", "--all", "--json"]) == 0
+    assert "[Port] [x]" in capsys.readouterr().out
 
 
 def test_the_commands(

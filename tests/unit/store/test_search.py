@@ -14,7 +14,7 @@ import pytest
 from k3agent.errors import StoreError
 from k3agent.store.indexfile import FILE_NAME
 from k3agent.store.records import StoredSession
-from k3agent.store.search import search
+from k3agent.store.search import MARKS, pieces, search
 from k3agent.store.sessions import SessionStore
 from k3agent.types import Message, MessageId, Origin, Role, SessionId, TextPart, ToolCall, ToolResult
 
@@ -61,6 +61,9 @@ def test_words_are_found_where_they_stand(store: SessionStore) -> None:
     assert sorted((hit.session_id, hit.role) for hit in found.hits) == [("one", "user"), ("two", "tool")]
     assert search(store.home, "parser").hits[0].excerpt.count("[parser]") == 1
     assert len(search(store.home, "parser", limit=1).hits) == 1
+    marked = search(store.home, "parser", marks=MARKS).hits[0].excerpt
+    assert "[" not in marked and [part for part, is_hit in pieces(marked) if is_hit] == ["parser"]
+    assert "".join(part for part, _ in pieces(marked)) == marked.replace("\x01", "").replace("\x02", "")
     assert {hit.session_id for hit in search(store.home, "parser", without="one").hits} == {"two", "three"}
     assert [hit.session_id for hit in search(store.home, "cafe my_tok").hits] == ["one"]
     # All words if possible, else some.

@@ -84,7 +84,10 @@ async def test_sessions_are_found_by_what_was_said_in_them(tmp_path: Path) -> No
         await screen.type("zebra")
         await screen.until("nothing fits “zebra”")
         await screen.until("which animal")
-        assert "[zebra]" in screen.shown and "about the loader" not in screen.shown
+        assert "“The zebra is striped.”" in screen.shown and "about the loader" not in screen.shown
+        strips = screen.app.screen._compositor.render_strips()
+        bold = [piece.text for strip in strips for piece in strip if piece.style and piece.style.bold]
+        assert "zebra" in bold
         await screen.press("enter")
         await screen.until("The zebra is striped.")
 
