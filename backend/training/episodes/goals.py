@@ -63,6 +63,7 @@ MODULES = (
     "doubt",
     "moving",
     "mending",
+    "gaps",
     "nearly",
     "roles",
     "hanging",

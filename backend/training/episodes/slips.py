@@ -112,6 +112,20 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"(?<= )max\(", "min("),
     (r"\bself\.(\w+)(?= [+-]?= )", r"\1"),
     (r"\{(\w+)\}", "{{\\1}}"),
+    (r"\bf(?=['\"])", ""),
+    (r"\breturn (.+)$", r"print(\1)"),
+    (r"^(\s*)([\w.]+)\.(append|add|update|extend|sort)\(", r"\1\2 = \2.\3("),
+    (r"\.replace\(('[^']*'), ('[^']*')\)", r".replace(\2, \1)"),
+    (r"\braise ValueError\b", "raise TypeError"),
+    (r"\braise (?:KeyError|TypeError|IndexError|LookupError)\b", "raise ValueError"),
+    (r"\bexcept ValueError:", "except KeyError:"),
+    (r"\bexcept (?:KeyError|IndexError|TypeError):", "except ValueError:"),
+    (r"%Y-%m-%d", "%d-%m-%Y"),
+    (r"\bkey=lambda (\w+): \1\[(\d)\]", r"key=lambda \1: \1"),
+    (r" / len\((\w+)\)", ""),
+    (r" / 100\b", ""),
+    (r"\.lower\(\)(?= ==| in )", ""),
+    (r", default\b", ""),
 )
 """Pattern and what people write instead."""
 _NAME = re.compile(r"(?<![\w'\"])[a-z_]\w{3,}\b(?!['\"]| = )")

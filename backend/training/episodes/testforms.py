@@ -3,6 +3,7 @@ many forms.
 """
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -83,11 +84,16 @@ class Claim:
         return True
 
 
+_COMPARED = re.compile(r" (in|is|and|or|[=!<>]=|<|>) |^not ")
+
+
 def claim(rng: random.Random, call: str, value: Any) -> Claim:
     """One way to say what a call gives."""
     shown = repr(value)
     if isinstance(value, bool):
-        return Claim(call, "is", shown) if rng.random() < 0.25 else Claim(call, str(value).lower())
+        # `3 in x is True` would compare x with True.
+        said_is = rng.random() < 0.25 and not _COMPARED.search(call)
+        return Claim(call, "is", shown) if said_is else Claim(call, str(value).lower())
     if value is None:
         return Claim(call, "is", "None")
     if isinstance(value, float):

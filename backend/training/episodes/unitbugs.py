@@ -25,6 +25,8 @@ TRIES = 14
 SECOND_UNIT = 0.35
 """Of the files, those with a second unit above or below."""
 
+_DEFAULT = re.compile(r"=[^,()]+")
+
 
 def functions_of(text: str) -> list[tuple[str, list[str], int, int]]:
     """Name, parameters, first and last line of every function and method of a text."""
@@ -45,7 +47,7 @@ def _find(sample: UnitSample, lines: list[str], part: slice, rng: random.Random)
         body = lines[start - 1 : end]
         func = Func(name, params, body, "")
         for bug in candidates(func, rng)[:TRIES]:
-            if bug.right.strip().startswith(("def ", '"""', "@")) or (bug.index == 0 and "def " in bug.wrong):
+            if bug.right.strip().startswith(('"""', "@")) or not _keeps_head(bug):
                 continue
             wrong = [*lines[: start - 1 + bug.index], bug.wrong, *lines[start + bug.index :]]
             source = "\n".join(wrong) + "\n"
@@ -59,12 +61,20 @@ def _find(sample: UnitSample, lines: list[str], part: slice, rng: random.Random)
     return None
 
 
+def _keeps_head(bug: Bug) -> bool:
+    """Whether a changed line is no `def`, or one in which only a default differs."""
+    if not bug.right.lstrip().startswith("def "):
+        return True
+    right, wrong = (_DEFAULT.sub("=", line) for line in (bug.right, bug.wrong))
+    return right == wrong and right.count("=") == bug.right.count("=")
+
+
 def draw_unit_bug(ctx: Setting) -> Broken | None:
     """A slip in natural code, in a new module with its tests."""
     rng, words = ctx.rng, ctx.words
     style = Style.draw(rng) if ctx.project is None else ctx.project.style
     unit, sample = draw_unit(rng, words)
-    lines, at = _file(rng, words, unit)
+    lines, at = unit_file(rng, words, unit)
     found = _find(sample, lines, slice(at, at + len(unit.code)), rng)
     if found is None or any(name in text for name in unit.names for text in ctx.facts.files.values()):
         return None
@@ -78,7 +88,7 @@ def draw_unit_bug(ctx: Setting) -> Broken | None:
     if path in ctx.facts.files or test_path in ctx.facts.files or path == test_path or stem in unit.names:
         return None
     bad = "\n".join([*good[: bug.index], wrong, *good[bug.index + 1 :]]) + "\n"
-    text, failing = _tests(ctx, unit, sample, bad, path.removesuffix(".py").replace("/", "."), style)
+    text, failing = unit_tests(ctx, unit, sample, bad, path.removesuffix(".py").replace("/", "."), style)
     if not failing:
         return None
     return Broken(
@@ -106,7 +116,7 @@ def draw_any(ctx: Setting) -> Broken | None:
     return draw_layered(ctx) if kind < LAYERED else draw_broken(ctx)
 
 
-def _file(rng: random.Random, words: Words, unit: Unit) -> tuple[list[str], int]:
+def unit_file(rng: random.Random, words: Words, unit: Unit) -> tuple[list[str], int]:
     """The lines of a file with the unit in it, and where it begins."""
     lines: list[str] = []
     if rng.random() < 0.35:
@@ -120,7 +130,7 @@ def _file(rng: random.Random, words: Words, unit: Unit) -> tuple[list[str], int]
     return [*lines, *unit.code], at
 
 
-def _tests(
+def unit_tests(
     ctx: Setting, unit: Unit, sample: UnitSample, bad: str, dotted: str, style: Style
 ) -> tuple[str, str]:
     """A test file, and the first test in it that fails with the bug."""
