@@ -29,17 +29,17 @@ FAMILY_WEIGHTS = {
     "explain": 10,
     "setvalue": 11,
     "rename": 9,
-    "replace": 7,
+    "replace": 10,
     "addline": 10,
     "addfunc": 8,
     "create": 8,
     "fix": 24,
     "run": 6,
     "refuse": 8,
-    "chat": 3,
+    "chat": 5,
 }
 SECOND_WEIGHTS = {
-    "chain": 14,
+    "chain": 18,
     "git": 12,
     "data": 14,
     "web": 14,
@@ -48,7 +48,7 @@ SECOND_WEIGHTS = {
     "ask": 6,
     "german": 10,
     "chinese": 10,
-    "long": 5,
+    "long": 7,
 }
 """Of the second edition's families; what needs long documents waits for stage 3."""
 SECOND_SHARE = 0.35
