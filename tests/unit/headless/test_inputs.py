@@ -34,6 +34,8 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
         check(prompt)
     with pytest.raises(UsageError, match=r"/notes is no command .* Did you mean /note"):
         check("/notes this")
+    with pytest.raises(UsageError, match=r"/Note is no command .* Did you mean /note"):
+        check("/Note this")
     with pytest.raises(UsageError, match=r"theirs.md is not trusted.*`k3agent config trust`"):
         check("/theirs")
     set_trust(home, workspace / ".k3agent", is_trusted=True)

@@ -31,6 +31,9 @@ async def test_a_command_from_a_file_is_offered_and_sent(tmp_path: Path) -> None
         assert screen.client.requests[1].messages[-1].text == "Review main, be strict."
         await screen.submit("/revieww")
         await screen.until("unknown command /revieww. Did you mean /review?")
+        await screen.submit("/Help")
+        await screen.until("unknown command /Help. Did you mean /help?")
+        assert len(screen.client.requests) == 2
 
 
 async def test_the_help_lists_commands_from_files(tmp_path: Path) -> None:
