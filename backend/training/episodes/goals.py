@@ -77,6 +77,7 @@ MODULES = (
     "firstfiles",
     "marking",
     "clearing",
+    "linting",
 )
 SECOND_MODULES = (
     "gittasks",
@@ -89,6 +90,7 @@ SECOND_MODULES = (
     "sections",
     "otherlanguages",
     "web",
+    "webruns",
     "recover",
     "clarify",
     "chains",

@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +91,8 @@ class Machine:
     shown_before: str = ""
     refused: str = ""
     """What the system says to each command that would make, move or remove files."""
+    programs: dict[str, str] = field(default_factory=dict)
+    """What commands say whose programs are not on every computer."""
 
 
 class Toolbox:
@@ -209,6 +211,8 @@ class Toolbox:
             return f"/usr/bin/{first}: No module named pytest\n[exit code 1]"
         if machine.endless and machine.endless in command:
             return f"{machine.shown_before}\n[timed out after 120 s; killed]".lstrip("\n")
+        if command in machine.programs:
+            return machine.programs[command]
         if machine.refused and first in REFUSABLE and (first != "find" or "-delete" in command):
             return f"{refusal(command, machine.refused, self.workspace.root)}\n[exit code 1]"
         if argv is not None:

@@ -12,6 +12,7 @@ from k3agent.backend.training.episodes.families.gittasks import (
     git_plan,
     quote,
 )
+from k3agent.backend.training.episodes.families.running import denied
 from k3agent.backend.training.episodes.gitrepo import git
 from k3agent.backend.training.episodes.policy import quoted
 from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
@@ -19,6 +20,8 @@ from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Repo
 
 ONLY_SHARE = 0.15
 """Of the commits that shall be undone, the first one, which has none before it."""
+ALREADY_SHARE = 0.2
+"""Of the folders that are to become repositories, those that are some."""
 COMPLAINTS = (
     "lint: {}: line too long",
     "{}: trailing whitespace",
@@ -99,6 +102,34 @@ def git_reword(ctx: Setting) -> Plan | None:
         return None if have == [message, *before[1:]] else f"the commits are {have}"
 
     return git_plan(ctx, "git_reword", {"message": message}, play, check, scene, clean=ctx.rng.random() < 0.5)
+
+
+@goal("git_init", "git", 0.8, level=1)
+def git_init(ctx: Setting) -> Plan | None:
+    """Make the folder a git repository, where it is none."""
+    scene = draw_scene(ctx)
+    if scene is None:
+        return None
+    is_one = ctx.rng.random() < ALREADY_SHARE
+
+    def play(session: Session) -> tuple[str, str]:
+        think = "Make this folder a git repository. Is it one?"
+        result = session.call("shell", think, command="git rev-parse --is-inside-work-tree")
+        if result.is_error:
+            raise denied(result.text)
+        if "not a git repository" not in result.text:
+            raise Report("It is one.", "This folder is a git repository already. Nothing was done.")
+        ask_git(session, "It is not. Make it one.", "git init")
+        return "It is made.", "Made this folder a git repository with `git init`. Nothing is committed yet."
+
+    def check(outcome: Outcome) -> str | None:
+        if is_one:
+            return checks.declines("already")(outcome)
+        is_made = Path(outcome.root, ".git").is_dir()
+        return checks.unchanged(outcome) or (None if is_made else "there is no repository")
+
+    setup = scene.repo.build if is_one else None
+    return Plan("git_init", "git", {}, play, check, setup=setup, alone=True)
 
 
 def _with_hook(build: Callable[[str], None], complaint: str) -> Callable[[str], None]:

@@ -14,6 +14,10 @@ from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 from k3agent.backend.training.episodes.testruns import Run
 
+COMMANDS = {"package.json": "npm test", "go.mod": "go test ./..."}
+"""The file that says how a project is tested, and the command."""
+MAX_SHOWN = 12
+
 
 def told(run: Run) -> tuple[str, str]:
     """The report of a test run."""
@@ -26,8 +30,35 @@ def told(run: Run) -> tuple[str, str]:
 
 
 def play_tests(session: Session, task: str, target: str = "") -> tuple[str, str]:
-    """Run and report."""
-    return told(run_tests(session, task, target)[0])
+    """Run and report; where pytest finds no tests at all, those of the project's own command."""
+    run, _ = run_tests(session, task, target)
+    if target or run.ok or run.failures or "no tests ran" not in run.summary:
+        return told(run)
+    think = "pytest finds none. Is it a project of another kind?"
+    found = names_in(session.call("glob", think, pattern=f"{{{','.join(COMMANDS)}}}").text)
+    path = next((name for name in COMMANDS if name in found), "")
+    if not path:
+        raise Report(
+            "It is none.", "I find no tests in this project: pytest found none. Nothing was changed."
+        )
+    return _play_own(session, path, COMMANDS[path])
+
+
+def _play_own(session: Session, path: str, command: str) -> tuple[str, str]:
+    """Run a project's own tests and report."""
+    result = session.call("shell", f"{path} is there. Run {command}", command=command)
+    if result.is_error:
+        raise denied(result.text)
+    rows, code = output_of(result.text)
+    if code == 127:
+        raise Report(
+            "It is not installed.", f"I could not run `{command}`: {rows[-1] if rows else 'exit 127'}"
+        )
+    if code:
+        shown = "\n".join([row for row in rows if row.strip() and row[:2] != "> "][:MAX_SHOWN])
+        return f"Exit code {code}: they fail.", f"The tests fail (`{command}`):\n```\n{shown}\n```"
+    last = next((row.strip() for row in reversed(rows) if re.search(r"\b(pass|passed|ok)\b", row)), "")
+    return "Exit code 0: they pass.", f"The tests pass (`{command}`){f': `{last}`' if last else '.'}"
 
 
 def _tests_plan(ctx: Setting, name: str, task: str) -> Plan | None:

@@ -48,7 +48,7 @@ USUAL = {
 NOT_RUN = "I have not run the tests."
 
 
-def _new_project(fresh: dict[str, str]) -> Callable[[dict[str, str]], None]:
+def new_project(fresh: dict[str, str]) -> Callable[[dict[str, str]], None]:
     """What puts a project in the place of the one that was there."""
 
     def prepare(files: dict[str, str]) -> None:
@@ -72,7 +72,7 @@ def web_usual(ctx: Setting) -> Plan | None:
         entry = GOALS[ctx.rng.choices(list(USUAL), list(USUAL.values()))[0]]
         plan = entry.make(inside)
         if plan is not None and plan.prepare is None and plan.setup is None:
-            return replace(plan, family="web", prepare=_new_project(project.files), alone=True)
+            return replace(plan, family="web", prepare=new_project(project.files), alone=True)
     return None
 
 
@@ -119,7 +119,7 @@ def web_add_func(ctx: Setting) -> Plan | None:
         return checks.unchanged(outcome, module.path) or (f"{gone[0]!r} is gone" if gone else None)
 
     slots = {"signature": func.signature, "path": shown, "body_words": words}
-    prepare = _new_project(project.files)
+    prepare = new_project(project.files)
     return Plan("add_func", "web", slots, play, check, prepare=prepare, alone=True)
 
 
@@ -200,7 +200,7 @@ def _repair_plan(
 ) -> Plan:
     """The files become those of the project without its bug."""
     expected: dict[str, str | None] = {p: t for p, t in right.items() if project.files[p] != t}
-    prepare = _new_project(dict(project.files))
+    prepare = new_project(dict(project.files))
 
     def check(outcome: Outcome) -> str | None:
         for path, text in expected.items():

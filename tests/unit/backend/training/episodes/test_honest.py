@@ -9,8 +9,10 @@ import pytest
 from k3agent.backend.training.episodes import goals
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.beyond import LIMITS
+from k3agent.backend.training.episodes.families.linting import command_for
 from k3agent.backend.training.episodes.families.moving import module_import, moved_import
 from k3agent.backend.training.episodes.player import Player
+from k3agent.backend.training.episodes.policy import Hit
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import GOALS, Setting
 from k3agent.backend.training.episodes.session import Outcome, Session, TooLong
@@ -23,7 +25,7 @@ NEW = (
     "explain_file find_kind near_name near_names near_file ask_role set_role "
     "set_spoken_from value_spoken run_endless tests_endless "
     "check_failed check_call check_missing check_hopeless create_in_folder "
-    "delete_folder empty_folder delete_kind change_refused"
+    "delete_folder empty_folder delete_kind change_refused run_linter web_run_tests no_tests"
 )
 
 
@@ -118,6 +120,21 @@ def test_an_import_of_a_moved_module(line: str, old: str, new: str, wanted: str)
 def test_a_refused_command_says_what_it_cannot_do(tmp_path: Path, command: str, said: str) -> None:
     (tmp_path / "there").mkdir()
     assert refusal(command, "No.", str(tmp_path)) == said
+
+
+@pytest.mark.parametrize(
+    ("path", "row", "command"),
+    [
+        ("Makefile", "lint:", "make lint"),
+        ("package.json", '    "lint": "eslint .",', "npm run lint"),
+        ("web/package.json", '    "eslint": "^9.0.0"', "npx eslint ."),
+        ("pyproject.toml", "[tool.ruff]", "ruff check ."),
+        ("setup.cfg", "[flake8]", "flake8"),
+        ("Makefile", "# no lint here", ""),
+    ],
+)
+def test_the_settings_say_which_linter(path: str, row: str, command: str) -> None:
+    assert command_for([Hit(path, 1, row)]) == command
 
 
 def test_a_refused_change_must_not_be_told_as_done(player: Player) -> None:
