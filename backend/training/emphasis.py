@@ -1,7 +1,8 @@
 """Which tokens of an answer count for more: those that decide.
 
 Nearly all of an edit is copied from the file, so a model that copies all of it errs in few tokens and changes
-nothing; and what the first thought of a turn begins with says which task it is. The loss weighs both more.
+nothing; and what the first thought of a turn begins with says which task it is, as do the words behind
+"Task 2 of 3:". The loss weighs all these more.
 """
 
 import json
@@ -16,13 +17,14 @@ from k3agent.backend.training.episodes.session import Message
 CHANGE_WEIGHT = 4.0
 """Of the tokens in which an edit's new text differs from its old one, and a thought's `old -> new`."""
 CHOICE_WEIGHT, CHOICE_TOKENS = 3.0, 10
-"""Of the first tokens after a request."""
+"""Of the first tokens after a request, and behind the number of a task."""
 _LEAST = 4
 """Bytes of a new text that is looked for in the thought as well."""
 _LONGEST = 1500
 """Bytes of texts that are compared part by part; of longer ones all between the differences counts."""
 _NEW = b'key="new" type="string"<|sep|>'
 _PART = re.compile(rb"\w+|\s|[^\w\s]")
+_TASK = re.compile(rb"(?:\d+ tasks\. The first|Task \d+ of \d+):")
 _ARROW = re.compile(rb"(\S+) (?:->|becomes) (\S+?)(: no\.)?[:.;]?(?=\s|$)")
 """A change that is announced, or one that is told of as tried in vain."""
 
@@ -40,10 +42,14 @@ def answer_weights(
         if call["function"]["name"] == "edit"
     ]
     thought = message.get("reasoning_content", "")
-    if not edits and " -> " not in thought and " becomes " not in thought:
+    if not edits and not any(sign in thought for sign in (" -> ", " becomes ", "Task ", " tasks. ")):
         return weights
     pieces = [tokenizer.token_bytes(i) for i in token_ids]
     text, ends = b"".join(pieces), list(accumulate(map(len, pieces)))
+    for match in _TASK.finditer(text[: text.find(b"<|close|>")]):
+        first = next(place for place, at in enumerate(ends) if at >= match.end())
+        for place in range(first + 1, min(first + 1 + CHOICE_TOKENS, len(weights))):
+            weights[place] = CHOICE_WEIGHT
     for begin, end in _changes(text, edits):
         for place, at in enumerate(ends):
             if at > begin and at - len(pieces[place]) < end:

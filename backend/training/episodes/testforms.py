@@ -6,9 +6,11 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from k3agent.backend.training.episodes.mutate import limited
 from k3agent.backend.training.episodes.words import Words
 
 KINDS = ("functions", "functions", "class", "fixture", "table", "table", "unittest", "unittest", "setup")
@@ -78,7 +80,7 @@ class Claim:
     def holds(self, scope: dict[str, Any]) -> bool:
         """Whether it is true where these names are known."""
         try:
-            exec(self.pytest(), {**scope, "pytest": _APPROX})
+            limited(partial(exec, self.pytest(), {**scope, "pytest": _APPROX}))
         except Exception:
             return False
         return True

@@ -50,7 +50,7 @@ EDITS = (
 )
 QUESTIONS = ("list", "find", "where", "explain")
 CHANGES = ("setvalue", "setvalue", "replace", "addline", "addline", "rename", "create", "addfunc", *QUESTIONS)
-STEP_CHARS = 3000
+STEP_CHARS = 2000
 """How long one wish among several may be."""
 VERSION_LINE = r"version[_\W]+\d+\.\d+\.\d+|^\d+\.\d+\.\d+$"
 LOOKS = ("value_of", "where_defined", "find_file", "count_lines")
@@ -200,7 +200,7 @@ def _any_chain(ctx: Setting) -> Plan | None:
     rng = ctx.rng
     found: list[Tried] = []
     now = ctx
-    for _ in range(rng.choice((2, 2, 3, 3, 4))):
+    for _ in range(rng.choice((2, 2, 2, 3, 3, 4))):
         step = _tried(now, QUESTIONS if found and rng.random() < 0.25 else CHANGES)
         if step is not None:
             found.append(step)

@@ -90,3 +90,16 @@ def test_a_correction_before_the_search_counts_more(tokenizer: Tokenizer) -> Non
     weights = answer_weights(tokenizer, message, ids, is_first=False)
     heavy = "".join(tokenizer.decode([i]) for i, weight in zip(ids, weights, strict=True) if weight > 1)
     assert "s" in heavy and len(heavy) <= len("response") + 1
+
+
+def test_what_stands_behind_the_number_of_a_task_is_a_choice(tokenizer: Tokenizer) -> None:
+    message = {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "The diff shows it. Task 2 of 3: Rename a to b. Find a as a word, everywhere.",
+    }
+    ids = render_assistant(tokenizer, message)
+    weights = answer_weights(tokenizer, message, ids, is_first=False)
+    heavy = "".join(tokenizer.decode([i]) for i, weight in zip(ids, weights, strict=True) if weight > 1)
+    assert heavy.strip().startswith("Rename a to") and "everywhere" not in heavy
+    assert sum(weight == CHOICE_WEIGHT for weight in weights) == CHOICE_TOKENS
