@@ -3,7 +3,7 @@
 import re
 
 from k3agent.backend.training.episodes import checks, literals
-from k3agent.backend.training.episodes.editing import change_line, edit_text
+from k3agent.backend.training.episodes.editing import change_line, difference, edit_text
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.names import by_path
 from k3agent.backend.training.episodes.policy import (
@@ -23,7 +23,7 @@ SHORT = 40
 def replace_in(session: Session, path: str, found: list[Hit], old: str, new: str) -> None:
     """Replace all in one file."""
     lines = "line" if len(found) == 1 else "lines"
-    think = f"{path}: {lines} {several([str(hit.line) for hit in found])}. Put {new} for {old}."
+    think = f"{path}: {lines} {several([str(hit.line) for hit in found])}. {old} -> {new}"
     edit_text(session, path, old, new, think, everywhere=True)
 
 
@@ -76,8 +76,8 @@ def part_of(ctx: Setting, path: str) -> str | None:
     if not lines:
         return None
     line = rng.choice(lines)
-    if rng.random() < 0.25 and len(line) <= SHORT:
-        return line
+    if rng.random() < 0.25 and (len(line) <= SHORT or rng.random() < 0.3) and "`" not in line:
+        return line if line.count('"') < 2 else None
     tokens = re.findall(r"[\w.@/:+-]+|[^\w\s]", line)
     odd = re.findall(r"[^\s,;]*[\d$/*@\\—][^\s,;]*[^\s,;.:]", line)
     if odd and rng.random() < 0.35:
@@ -228,6 +228,66 @@ def replace_first(ctx: Setting) -> Plan | None:
     check = checks.writes({path: after})
     slots = {"which": which, "old": old, "new": new, "path": shown}
     return Plan("replace_first", "replace", slots, play, check, ("file", path))
+
+
+def _block(ctx: Setting, path: str) -> tuple[str, str] | None:
+    """Two or three neighbouring lines of a file and what they become: one line other, more, or fewer."""
+    rng, rows = ctx.rng, ctx.facts.files[path].split("\n")
+    count = rng.choice((2, 2, 3))
+    starts = [at for at in range(len(rows) - count + 1) if all(row.strip() for row in rows[at : at + count])]
+    if not starts:
+        return None
+    at = rng.choice(starts)
+    old = rows[at : at + count]
+    text = "\n".join(old)
+    if len(text) > 170 or ctx.facts.files[path].count(text) != 1 or {"`", '"""', "\r"} & set(text):
+        return None
+    new, place = list(old), rng.randrange(count)
+    words = list(re.finditer(r"[A-Za-z][\w-]{2,}|\d+", old[place]))
+    kind = rng.random()
+    if kind < 0.2:
+        del new[place]
+    elif kind < 0.4:
+        lead = old[place][: len(old[place]) - len(old[place].lstrip())]
+        mark = "# " if path.endswith(".py") else "- " if old[place].lstrip().startswith("- ") else ""
+        new.insert(place + 1, f"{lead}{mark}{ctx.words.phrase()}")
+    elif words:
+        for match in sorted(
+            rng.sample(words, min(len(words), rng.choice((1, 1, 2)))), key=lambda m: -m.start()
+        ):
+            row = new[place]
+            new[place] = row[: match.start()] + new_text(ctx, match[0]) + row[match.end() :]
+    return (text, "\n".join(new)) if new != old else None
+
+
+@goal("replace_block", "replace", 1.2)
+def replace_block(ctx: Setting) -> Plan | None:
+    """Some lines are pasted, and what should stand there instead."""
+    path = ctx.choose([path for path, text in ctx.facts.files.items() if text.strip() and "\r" not in text])
+    found = _block(ctx, path) if isinstance(path, str) else None
+    if not isinstance(path, str) or found is None:
+        return None
+    old, new = found
+    text, shown = ctx.facts.files[path], ctx.path(path)
+    after = text.replace(old, new)
+    if breaks(path, text, after):
+        return None
+    fence = "```\n{}\n```" if ctx.rng.random() < 0.55 or old[0] == " " else "{}"
+    first = old.split("\n")[0].strip()
+
+    def play(session: Session) -> tuple[str, str]:
+        think = f"Replace {old.count(chr(10)) + 1} lines in {shown}. Find the first: {first}"
+        real, rows = search_file(session, shown, esc(first), think)
+        if not rows:
+            raise Report("Not there.", f"I do not find `{first}` in `{real}`. Nothing was changed.")
+        where = (
+            f"It is line {rows[0].line}" if len(rows) == 1 else f"{len(rows)} such lines; all of old fit one"
+        )
+        edit_text(session, real, old, new, f"{where}. {difference(old, new)}")
+        return "The diff shows it.", f"Replaced these lines in `{real}`."
+
+    slots = {"old": fence.format(old), "new": fence.format(new), "path": shown}
+    return Plan("replace_block", "replace", slots, play, checks.writes({path: after}), ("file", path))
 
 
 MESSAGE = re.compile(
