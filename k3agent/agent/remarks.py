@@ -20,6 +20,8 @@ from k3agent.types import JsonObject
 MAX_FILES = 50
 MAX_BYTES = 500_000
 MAX_SHOWN = 5
+# Reports of work are not longer; the patterns take seconds for megabytes.
+MAX_ANSWER = 100_000
 _FAILED = re.compile(r"\[exit code -?[1-9]\d*\]\s*\Z")
 # More than one command, or one that writes a file.
 _SEVERAL = re.compile(r"[|;&>\n]")
@@ -146,7 +148,7 @@ def asks(prompt: str) -> bool:
 
 def unfounded(answer: str, rows: Sequence[CallRow], cwd: Path) -> str:
     """The words of an answer that tell of a change, where none was made; "" where they may be true."""
-    prose = _CODE.sub("", answer)
+    prose = _CODE.sub("", answer[:MAX_ANSWER])
     hit = _CLAIM.search(prose) or _PASSIVE.search(prose) or _SET.match(prose)
     if hit is None:
         return ""

@@ -15,23 +15,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from k3agent import codec
+from k3agent.agent.display import Display, MarkersLeaked
 from k3agent.agent.emitter import Emitter
-from k3agent.agent.markers import THINK, LeakFilter
+from k3agent.agent.markers import THINK
 from k3agent.agent.masking import Masker
 from k3agent.agent.options import Receipt
 from k3agent.agent.transcript import Transcript, new_id
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.events import (
-    ArgumentsStreamed,
     Noticed,
     PrefillProgressed,
-    ReasoningStreamed,
     Retrying,
-    TextStreamed,
     UsageChanged,
 )
 from k3agent.providers.base import ModelClient
-from k3agent.safety.streaming import StreamMasker
 from k3agent.store.records import RequestRow
 from k3agent.store.sessions import SessionStore
 from k3agent.types import (
@@ -58,16 +55,10 @@ from k3agent.types import (
 )
 
 DRAFT_EVERY_S = 1.0
+# A long answer takes longer to save: then that comes less often, so many times what it took.
+DRAFT_REST = 10
 MAX_EMPTY_ANSWERS = 2
 MAX_LEAKS = 1
-
-
-class MarkersLeaked(Exception):
-    """The answer holds a channel marker: it is void from there on."""
-
-    def __init__(self, marker: str) -> None:
-        super().__init__(marker)
-        self.marker = marker
 
 
 @dataclass(slots=True)
@@ -360,17 +351,18 @@ class Stepper:
         """
         collector = attempt.collector
         is_on = not self._transcript.knows_markers
-        show = _Display(self._emitter, self._masker, is_on=is_on, finds_think=finds_think)
-        saved_at = time.monotonic()
-        async with _closing(self._client.stream(request)) as deltas:
+        show = Display(self._emitter, self._masker, is_on=is_on, finds_think=finds_think)
+        save_at = time.monotonic() + DRAFT_EVERY_S
+        async with _closing(self._client.stream(request)) as deltas, show:
             async for delta in deltas:
                 match delta:
                     case ReasoningDelta() | TextDelta() | CallDelta():
                         tool = collector.add(delta)
                         show.piece(delta, tool)
-                        if time.monotonic() - saved_at >= DRAFT_EVERY_S:
+                        if (now := time.monotonic()) >= save_at:
                             self._store.save_draft(self._session_id, collector.draft(self._masker))
-                            saved_at = time.monotonic()
+                            took = time.monotonic() - now
+                            save_at = now + max(DRAFT_EVERY_S, DRAFT_REST * took)
                     case RetryDelta():
                         collector.reset()
                         attempt.retries += 1
@@ -387,58 +379,6 @@ class Stepper:
             "the model's answer ended without a finish; nothing of it was run",
             kind=ProviderErrorKind.PROTOCOL,
         )
-
-
-class _Display:
-    """Turns pieces into events, holding back what may become a marker or a secret."""
-
-    def __init__(self, emitter: Emitter, masker: Masker, *, is_on: bool, finds_think: bool) -> None:
-        self._emitter = emitter
-        self._masker = masker
-        self._is_on = is_on
-        self._finds_think = finds_think
-        self.reset()
-
-    def reset(self) -> None:
-        self._reasoning = LeakFilter(is_on=self._is_on, finds_think=False)
-        self._text = LeakFilter(is_on=self._is_on, finds_think=self._finds_think)
-        self._masked_reasoning = self._masker.stream()
-        self._masked_text = self._masker.stream()
-        self._masked_arguments: dict[tuple[int, str], StreamMasker] = {}
-
-    def piece(self, delta: ReasoningDelta | TextDelta | CallDelta, tool: str) -> None:
-        match delta:
-            case ReasoningDelta():
-                self._reasoning_out(self._reasoning.feed(delta.text))
-            case TextDelta():
-                self._text_out(self._text.feed(delta.text))
-            case CallDelta():
-                masked = self._masked_arguments.setdefault((delta.index, tool), self._masker.stream())
-                text = masked.feed(delta.arguments)
-                self._emitter.emit(ArgumentsStreamed, index=delta.index, tool=tool, text=text)
-        leak = self._reasoning.leak or self._text.leak
-        if leak is not None:
-            raise MarkersLeaked(leak)
-
-    def flush(self) -> None:
-        self._reasoning_out(self._reasoning.flush())
-        self._text_out(self._text.flush())
-        self._reasoning_out("", is_last=True)
-        self._text_out("", is_last=True)
-        for (index, tool), masked in self._masked_arguments.items():
-            text = masked.flush()
-            if text:
-                self._emitter.emit(ArgumentsStreamed, index=index, tool=tool, text=text)
-
-    def _reasoning_out(self, text: str, *, is_last: bool = False) -> None:
-        text = self._masked_reasoning.flush() if is_last else self._masked_reasoning.feed(text)
-        if text:
-            self._emitter.emit(ReasoningStreamed, text=text)
-
-    def _text_out(self, text: str, *, is_last: bool = False) -> None:
-        text = self._masked_text.flush() if is_last else self._masked_text.feed(text)
-        if text:
-            self._emitter.emit(TextStreamed, text=text)
 
 
 @contextlib.asynccontextmanager

@@ -53,6 +53,32 @@ class Found:
     had_markers: bool = False
 
 
+class _Shown:
+    """What was shown, as far as it tells what follows: the text itself would be copied with each piece."""
+
+    def __init__(self) -> None:
+        self.is_blank = True
+        self._last = ""
+        self._num_fences = 0
+        # Of the run of backticks at the end: some may come to it.
+        self._num_ticks = 0
+
+    def add(self, text: str) -> None:
+        self.is_blank = self.is_blank and text.isspace()
+        self._last = text[-1]
+        whole = "`" * self._num_ticks + text
+        rest = whole.rstrip("`")
+        self._num_fences += rest.count("```")
+        self._num_ticks = len(whole) - len(rest)
+
+    def in_fence(self, more: str) -> bool:
+        """Whether a block of code is open after what was shown and `more`: an odd number of fences."""
+        return (self._num_fences + ("`" * self._num_ticks + more).count("```")) % 2 == 1
+
+    def last(self, more: str) -> str:
+        return more[-1:] or self._last
+
+
 class TextWatcher:
     """Passes text through until something begins that may be a call or a marker; that is held until it is
     clear.
@@ -61,14 +87,23 @@ class TextWatcher:
     def __init__(self, tools: frozenset[str], *, is_lenient: bool) -> None:
         self._tools = tools
         self._is_lenient = is_lenient and bool(tools)
-        self._seen = ""
+        self._shown = _Shown()
         self._held = ""
+        # What came after `_held` while it could change nothing: joined each time, it would take for ever.
+        self._more: list[str] = []
         self._mode = ""
+        # In a fence: whether it may have ended.
+        self._may_end = True
         self.calls: list[tuple[str, str]] = []
 
     def feed(self, text: str) -> str:
         """The part of all text so far that can be shown now and was not before."""
-        self._held += text
+        self._more.append(text)
+        self._may_end = self._may_end or "`" in text
+        if self._mode and not (self._mode == "fence" and self._may_end):
+            return ""
+        self._held = self.held
+        self._more = []
         out: list[str] = []
         while self._advance(out):
             pass
@@ -77,11 +112,11 @@ class TextWatcher:
     @property
     def held(self) -> str:
         """What was fed and neither shown nor judged yet."""
-        return self._held
+        return "".join((self._held, *self._more))
 
     def finish(self) -> Found:
         """Judge what is still held; earlier finds are in `calls`."""
-        held, mode, self._held = self._held, self._mode, ""
+        held, mode, self._held, self._more = self.held, self._mode, "", []
         if mode == "marker":
             return parse_markers(held)
         if mode == "tag":
@@ -111,7 +146,7 @@ class TextWatcher:
             return self._close_fence(out)
         if self._mode or not self._held:
             return False
-        if self._is_lenient and not self._seen.strip() and self._held.lstrip()[:1] in {"{", "["}:
+        if self._is_lenient and self._shown.is_blank and self._held.lstrip()[:1] in {"{", "["}:
             self._mode = "bare"
             return False
         start, mode = self._trigger()
@@ -119,13 +154,13 @@ class TextWatcher:
             self._emit(self._held[: self._safe_length()], out)
             return False
         self._emit(self._held[:start], out)
-        self._mode = mode
+        self._mode, self._may_end = mode, True
         return True
 
     def _emit(self, text: str, out: list[str]) -> None:
         if text:
             out.append(text)
-            self._seen += text
+            self._shown.add(text)
             self._held = self._held[len(text) :]
 
     def _trigger(self) -> tuple[int | None, str]:
@@ -139,15 +174,15 @@ class TextWatcher:
             if at >= 0:
                 hits.append((at, "tag"))
             fence = _FENCE.search(self._held)
-            # An odd number of fences before it means that this one closes a block.
-            if fence is not None and (self._seen + self._held[: fence.start()]).count("```") % 2 == 0:
+            # In a block, this one closes it.
+            if fence is not None and not self._shown.in_fence(self._held[: fence.start()]):
                 hits.append((fence.start(), "fence"))
         return min(hits) if hits else (None, "")
 
     def _is_leak_at(self, at: int) -> bool:
         """Not in quotes and not in a code block: there people write about markers."""
-        before = self._seen + self._held[:at]
-        return before[-1:] not in {"`", '"', "'"} and before.count("```") % 2 == 0
+        before = self._held[:at]
+        return self._shown.last(before) not in {"`", '"', "'"} and not self._shown.in_fence(before)
 
     def _safe_length(self) -> int:
         """How much of the held text cannot be the beginning of something."""
@@ -162,7 +197,7 @@ class TextWatcher:
             partial = _PARTIAL_FENCE.search(self._held)
             if partial is not None:
                 cut = min(cut, partial.start())
-            if not self._seen.strip() and not self._held.strip():
+            if self._shown.is_blank and not self._held.strip():
                 cut = 0
         return cut
 
@@ -176,6 +211,7 @@ class TextWatcher:
         end = _FENCE_END.search(self._held, body_at - 1)
         if first in {"{", "["}:
             if end is None or end.end() == len(self._held):
+                self._may_end = "`" in self._held[self._held.rfind("\n") :]
                 return False
             calls = parse_json_calls(self._held[body_at : end.start()], self._tools)
             if calls:

@@ -169,7 +169,8 @@ _CONTEXTS = (
 SHAPES = (*_KEY_BLOCKS, *_TOKENS, *_CONTEXTS)
 # A text that ends in one of these may go on with a secret.
 RUN_NEEDLES = tuple(sorted({needle for shape in SHAPES if shape.wraps for needle in shape.needles}))
-_BY_NEEDLE = [(needle, shape) for shape in SHAPES for needle in shape.needles]
+_BY_NEEDLE = tuple((needle, shape) for shape in SHAPES for needle in shape.needles)
+_WRAPPING_BY_NEEDLE = tuple((needle, shape) for needle, shape in _BY_NEEDLE if shape.wraps)
 
 
 @cache
@@ -179,9 +180,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def find(text: str, *, only_wrapping: bool = False) -> Iterator[tuple[int, int, str]]:
     """(start, end, label) of all that looks like a credential; the spans may overlap."""
-    for shape in dict.fromkeys([shape for needle, shape in _BY_NEEDLE if needle in text]):
-        if only_wrapping and not shape.wraps:
-            continue
+    rows = _WRAPPING_BY_NEEDLE if only_wrapping else _BY_NEEDLE
+    for shape in dict.fromkeys([shape for needle, shape in rows if needle in text]):
         for begin, end in _windows(text, shape):
             # In a text without its line breaks, what follows a key is the next line.
             pattern = shape.pattern.removesuffix(_END) if only_wrapping else shape.pattern

@@ -113,6 +113,7 @@ async def test_a_draft_holds_no_beginning_of_a_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("k3agent.agent.step.DRAFT_EVERY_S", 0.0)
+    monkeypatch.setattr("k3agent.agent.step.DRAFT_REST", 0)
     drafts: list[str] = []
     client = ReplayClient([[*(TextDelta(text=char) for char in f"key: {KEYS[0]} ok"), finished()]])
     session = await Session.create(options(tmp_path, client, environ=ENVIRON))

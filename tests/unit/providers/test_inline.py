@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k3agent.providers.inline import Found, TextWatcher, parse_json_calls, parse_markers, without_repeats
+from k3agent.providers.inline import (
+    Found,
+    TextWatcher,
+    _Shown,
+    parse_json_calls,
+    parse_markers,
+    without_repeats,
+)
 
 TOOLS = frozenset({"read", "shell"})
 
@@ -35,6 +42,39 @@ PROSE = st.lists(
 def test_text_without_calls_comes_out_as_it_went_in(text: str, sizes: list[int]) -> None:
     shown, calls, _ = watch(text, sizes)
     assert (shown, calls) == (text, [])
+
+
+PARTS = st.lists(
+    st.sampled_from(
+        [
+            "```json\n",
+            '{"name": "read", "arguments": {"a": "`"}}',
+            "\n```",
+            "```\n",
+            "\n",
+            " ",
+            "word",
+            "[1",
+            "`",
+        ]
+    ),
+    max_size=10,
+).map("".join)
+
+
+@given(PARTS, st.lists(st.integers(1, 9), max_size=30))
+def test_fences_are_read_alike_however_they_come(text: str, sizes: list[int]) -> None:
+    assert watch(text, sizes)[:2] == watch(text, [1] * len(text))[:2]
+
+
+@given(PROSE, PROSE)
+def test_whether_a_block_is_open_is_known_without_the_text(first: str, more: str) -> None:
+    shown = _Shown()
+    for letter in first:
+        shown.add(letter)
+    assert shown.in_fence(more) == ((first + more).count("```") % 2 == 1)
+    assert shown.last(more) == (first + more)[-1:]
+    assert shown.is_blank == (not first.strip())
 
 
 CALL = (
