@@ -78,6 +78,7 @@ MODULES = (
     "marking",
     "clearing",
     "linting",
+    "ignoring",
 )
 SECOND_MODULES = (
     "gittasks",

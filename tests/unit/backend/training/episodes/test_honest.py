@@ -25,7 +25,7 @@ NEW = (
     "explain_file find_kind near_name near_names near_file ask_role set_role "
     "set_spoken_from value_spoken run_endless tests_endless "
     "check_failed check_call check_missing check_hopeless create_in_folder "
-    "delete_folder empty_folder delete_kind change_refused run_linter web_run_tests no_tests"
+    "delete_folder empty_folder delete_kind change_refused run_linter web_run_tests no_tests gitignore_for"
 )
 
 
