@@ -37,7 +37,7 @@ def _subjects(root: str) -> list[str]:
     return git(root, "log", "--format=%s").split("\n")[:-1]
 
 
-@goal("git_undo_commit", "git", 1.8, level=1)
+@goal("git_undo_commit", "git", 2.2, level=1)
 def git_undo_commit(ctx: Setting) -> Plan | None:
     """Take back the last commit; what it changed stays in the files."""
     scene = draw_scene(ctx)

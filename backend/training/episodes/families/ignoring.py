@@ -44,7 +44,7 @@ def _play(session: Session, said: str) -> tuple[str, str]:
     return "Created.", f"Created `.gitignore` for {said}: {quoted(list(USUAL[kind]), 8)}."
 
 
-@goal("gitignore_for", "create", 0.9, level=1)
+@goal("gitignore_for", "create", 1.2, level=1)
 def gitignore_for(ctx: Setting) -> Plan | None:
     """Create a .gitignore with the usual lines of a language."""
     kind = ctx.rng.choice(("python", "python", "node", "node", "go", "rust", "java", "c"))
