@@ -91,7 +91,7 @@ def plain_line(ctx: Setting, path: str) -> str:
         case "yaml" | "yml":
             value = rng.choice((str(rng.randint(1, 99)), f"/{words.noun()}/{words.noun()}.log", "true"))
             return f"{words.noun()}_{words.noun()}: {value}"
-        case "env":
+        case "env" | "conf":
             value = rng.choice((words.noun(), literals.version(rng, words), str(rng.randint(1, 9999))))
             return f"{words.constant()}={value}"
         case "log":

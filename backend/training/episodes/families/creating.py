@@ -65,7 +65,8 @@ def _maybe_existing(ctx: Setting, path: str) -> tuple[str, bool]:
     return path, False
 
 
-ENDINGS = ("txt", "txt", "md", "py", "py", "sh", "csv", "js", "cfg", "env", "log", "css", "yaml")
+ENDINGS = ("txt", "txt", "md", "py", "py", "sh", "csv", "js", "cfg", "conf", "log", "css", "yaml")
+"""Of new files; none for secrets, such as `.env`, which the tools do not write unasked."""
 
 
 @goal("create_file", "create", 2.0)

@@ -6,6 +6,7 @@ import pytest
 
 from k3agent.backend.training.episodes import goals as _goals  # noqa: F401 - registers all goals
 from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.families.creating import ENDINGS
 from k3agent.backend.training.episodes.families.gitmore import NAMED
 from k3agent.backend.training.episodes.families.gittasks import subject_for
 from k3agent.backend.training.episodes.families.longer import bare_functions
@@ -21,6 +22,7 @@ from k3agent.backend.training.episodes.session import Outcome, Report, Session, 
 from k3agent.backend.training.episodes.webproject import draw_web_project
 from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
+from k3agent.safety.secretfiles import is_secret_file
 
 NEW = """
     git_commit_own git_log_n git_last_commit git_diff_all git_stash git_discard_all git_unstash
@@ -161,6 +163,10 @@ def test_functions_without_a_docstring_are_told_by_their_lines_or_not_at_all() -
     assert bare_functions(whole) == ["c"]
     assert bare_functions("def a(\n    x,\n):\n    return x\n") is None
     assert bare_functions("def a(:\n") is None
+
+
+def test_no_new_file_is_one_for_secrets() -> None:
+    assert is_secret_file("a.env") and not any(is_secret_file(f"a.{ending}") for ending in ENDINGS)
 
 
 def test_a_script_that_moves_takes_its_paths_along() -> None:
