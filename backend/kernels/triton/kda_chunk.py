@@ -117,38 +117,41 @@ def _scores_across(
 
 @triton.jit
 def _add_any_scores(
-    A, B, q, k, L, l_ptr, columns, CHUNK: tl.constexpr, BLOCK: tl.constexpr, PREC: tl.constexpr
+    A, B, A_far, B_far, q, k, L, l_ptr, columns, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    PREC: tl.constexpr,
 ):  # fmt: skip
     """What some columns add to A (keys with earlier keys) and B (queries with keys up to their own), for any
     decays."""
     index = tl.arange(0, CHUNK)
     for step in tl.static_range(1, 7):
         A_across, B_across = _scores_across(q, k, L, l_ptr, columns, CHUNK >> step, CHUNK, BLOCK, PREC)
-        A += A_across
-        B += B_across
+        if step == 1:
+            A_far += A_across
+            B_far += B_across
+        else:
+            A += A_across
+            B += B_across
     B += tl.where(index[:, None] == index[None, :], tl.sum(q * k, axis=1)[:, None], 0.0)
-    return A, B
+    return A, B, A_far, B_far
 
 
 @triton.jit
-def _add_mild_scores(A, B, q, k, L, lower, total, CHUNK: tl.constexpr, PREC: tl.constexpr):
-    """The same where each half keeps inside fp32 relative to its middle. Above the diagonal is nonsense,
-    perhaps infinite.
-
-    Rows of zeros keep the halves apart, so that all products go into the same sums: lower rows meet keys
-    relative to the lower middle, upper rows meet all keys relative to the upper one."""
+def _add_mild_scores(
+    A, B, A_far, B_far, q, k, L, lower, total, CHUNK: tl.constexpr, PREC: tl.constexpr
+):  # fmt: skip
+    """The same where each half keeps inside fp32 relative to its middle; the scores of the upper with the
+    lower half into sums of their own, as two products after each other into one would be moved between
+    layouts. What is not wanted of either is nonsense, perhaps infinite."""
     is_upper = (tl.arange(0, CHUNK) >= CHUNK // 2)[:, None]
     reference = tl.where(is_upper, 0.5 * (lower + total)[None, :], 0.5 * lower[None, :])
     rise, keys = power2(L - reference), k * power2(reference - L)
-    rise_upper = tl.where(is_upper, rise, 0.0)
-    rise_lower = tl.where(is_upper, 0.0, rise)
-    keys_lower = tl.trans(tl.where(is_upper, 0.0, keys))
-    keys_upper = tl.trans(tl.where(is_upper, keys, keys * power2(0.5 * total)[None, :]))
-    A = add_dot(A, k * rise_lower, keys_lower, PREC)
-    A = add_dot(A, k * rise_upper, keys_upper, PREC)
-    B = add_dot(B, q * rise_lower, keys_lower, PREC)
-    B = add_dot(B, q * rise_upper, keys_upper, PREC)
-    return A, B
+    near, far = tl.trans(keys), tl.trans(keys * power2(0.5 * total)[None, :])
+    q_risen, k_risen = q * rise, k * rise
+    A = add_dot(A, k_risen, near, PREC)
+    B = add_dot(B, q_risen, near, PREC)
+    A_far = add_dot(A_far, k_risen, far, PREC)
+    B_far = add_dot(B_far, q_risen, far, PREC)
+    return A, B, A_far, B_far
 
 
 @triton.jit
@@ -168,7 +171,7 @@ def _read_channels(
 
 @triton.jit
 def _score_part(
-    A, B, q_squares, k_squares, begin, x_ptr, x_stride, tail_ptr, taps_ptr,
+    A, B, A_far, B_far, q_squares, k_squares, begin, x_ptr, x_stride, tail_ptr, taps_ptr,
     w_ptr, q_ptr, k_ptr, l_ptr, head, place, rows, valid, start, keeps, is_first,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
     CHUNK: tl.constexpr, TAPS: tl.constexpr, SAFE: tl.constexpr, SCORES: tl.constexpr,
@@ -197,14 +200,16 @@ def _score_part(
     else:
         is_mild = tl.min(tl.minimum(lower, total - lower)) >= _MILD
     if is_mild:
-        A, B = _add_mild_scores(A, B, q, k, L, lower, total, CHUNK, SCORES)
+        A, B, A_far, B_far = _add_mild_scores(A, B, A_far, B_far, q, k, L, lower, total, CHUNK, SCORES)
     else:
-        A, B = _add_any_scores(A, B, q, k, L, l_ptr + place * BLOCK, columns, CHUNK, BLOCK, SCORES)
+        A, B, A_far, B_far = _add_any_scores(
+            A, B, A_far, B_far, q, k, L, l_ptr + place * BLOCK, columns, CHUNK, BLOCK, SCORES
+        )
     decay = power2(L)
     _put(q_ptr, q * decay, at)
     _put(w_ptr, k * decay, at)
     _put(k_ptr, k * power2(total[None, :] - L), at)
-    return A, B, q_squares, k_squares
+    return A, B, A_far, B_far, q_squares, k_squares
 
 
 @triton.jit
@@ -243,17 +248,20 @@ def scores_kernel(
     tail_ptr = tails_ptr + tl.load(slots_ptr + sequence).to(tl.int64) * SLOT
     keeps = tl.load(has_state_ptr + sequence)
     A = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
-    B = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
+    B, A_far, B_far = A, A, A
     q_squares = tl.zeros((CHUNK,), dtype=tl.float32)
     k_squares = q_squares
     for begin in tl.range(0, BLOCK, PART, num_stages=1):
-        A, B, q_squares, k_squares = _score_part(
-            A, B, q_squares, k_squares, begin, x_ptr, x_stride, tail_ptr, taps_ptr,
+        A, B, A_far, B_far, q_squares, k_squares = _score_part(
+            A, B, A_far, B_far, q_squares, k_squares, begin, x_ptr, x_stride, tail_ptr, taps_ptr,
             w_ptr, q_ptr, k_ptr, l_ptr, head, place, rows, valid, start, keeps, number == 0,
             HEADS, HEAD_DIM, BLOCK, PART, CHUNK, TAPS, SAFE, SCORES,
         )  # fmt: skip
     beta = tl.load(beta_ptr + rows.to(tl.int64) * beta_stride + head, mask=valid, other=0.0).to(tl.float32)
     beta = tl.where(valid, sigmoid(beta), 0.0)
+    half = index // (CHUNK // 2)
+    is_far = half[:, None] != half[None, :]
+    A, B = tl.where(is_far, A_far, A), tl.where(is_far, B_far, B)
     _put_scores(A, B, q_squares, k_squares, beta, b_ptr, m_ptr, factors_ptr, place, l2_eps, scale, CHUNK)
 
 
