@@ -54,6 +54,18 @@ def test_prefill_agrees_in_all_forms(form: str) -> None:
         check_agreement(kda_prefill, problem, 1.5e-2)
 
 
+@pytest.mark.parametrize("form", ["turned/3", "turned/2", "upright/2"])
+def test_prefill_agrees_in_all_forms_of_the_walk(form: str) -> None:
+    from k3agent.backend.kernels import pinned
+
+    kda_prefill = kernel("kda_prefill")
+    values = {**pinned.pick("kda_prefill", torch.cuda.get_device_name(), heads=96), "walk_form": form}
+    values |= {"block_v": 128, "walk_warps": 8}
+    problem = make_problem([300, 64], heads=96, exports={127: 5}, dtype=torch.bfloat16, **REAL)
+    with pinned.override("kda_prefill", values):
+        check_agreement(kda_prefill, problem, 1.5e-2)
+
+
 def test_prefill_leaves_states_behind_at_chunk_ends() -> None:
     exports = {63: 3, 511: 4, 1023: 5}
     problem = make_problem([1100], heads=32, exports=exports, dtype=torch.bfloat16, **REAL)

@@ -39,17 +39,20 @@ _CHUNKS = {
     "apply": "bf16",
     "walk": "bf16",
     "walk_ahead": 1,
+    "walk_form": "upright/2",
     "gate_warps": 1,
     "chunk_warps": 8,
     "chunk_form": "32/128",
     "solve_form": "1/0",
     "apply_form": "64/128",
     "apply_warps": 4,
+    "norm_warps": 4,
 }
 """What does not depend on the number of heads. `chunk_form` and `apply_form`: columns of a head at a time,
 and registers of a thread if they are limited, so that more programs fit a processor at the price of some
-spilling; `solve_form`: warps, and the same limit. The fewer heads, the narrower are the blocks of the walk,
-so that there are programs for the whole GPU. A block of all of V also norms."""
+spilling; `solve_form`: warps, and the same limit; `walk_form`: how the state lies, and stages; `walk_ahead`:
+chunks that the L2 cache is filled ahead. The fewer heads, the narrower are the blocks of the walk, so that
+there are programs for the whole GPU. A block of all of V also norms."""
 
 _MOST_EXACT = 32
 """Columns at a time with fp32 inputs, whose tiles are twice as large and whose products take more
@@ -57,12 +60,13 @@ registers."""
 
 pinned.pin(
     "kda_prefill",
-    Row({**_CHUNKS, "block_v": 16, "walk_warps": 4, "walk_stages": 3, "norm_warps": 4}, most={"heads": 16}),
-    Row({**_CHUNKS, "block_v": 32, "walk_warps": 4, "walk_stages": 3, "norm_warps": 4}, most={"heads": 33}),
-    Row({**_CHUNKS, "block_v": 64, "walk_warps": 4, "walk_stages": 2, "norm_warps": 4}, most={"heads": 66}),
-    Row({**_CHUNKS, "block_v": 128, "walk_warps": 8, "walk_stages": 2, "norm_warps": 4}),
+    Row({**_CHUNKS, "block_v": 16, "walk_warps": 4, "walk_form": "upright/3"}, most={"heads": 16}),
+    Row({**_CHUNKS, "block_v": 32, "walk_warps": 4, "walk_form": "upright/3"}, most={"heads": 33}),
+    Row({**_CHUNKS, "block_v": 64, "walk_warps": 4, "walk_form": "upright/2"}, most={"heads": 66}),
+    Row({**_CHUNKS, "block_v": 128, "walk_warps": 8, "walk_form": "turned/3"}),
     candidates={
-        "block_v": [16, 32, 64, 128], "walk_warps": [4, 8], "walk_stages": [1, 2, 3], "walk_ahead": [0, 1, 2],
+        "block_v": [16, 32, 64, 128], "walk_warps": [4, 8], "walk_ahead": [0, 1, 2],
+        "walk_form": ["upright/1", "upright/2", "upright/3", "turned/2", "turned/3"],
         "chunk_warps": [4, 8],
         "chunk_form": ["32/128", "32/0", "64/0", "64/128", "16/128", "32/168"],
         "solve": ["tf32x3", "ieee", "tf32"], "solve_form": ["1/0", "1/128", "2/0", "4/0"],
@@ -80,7 +84,11 @@ def _values(heads: int, dtype: torch.dtype, device: torch.device) -> dict[str, i
         values |= dict.fromkeys(("scores", "solve", "apply", "walk"), "ieee")
         for name in ("chunk_form", "apply_form"):
             values[name] = f"{min(_split(values[name])[0], _MOST_EXACT)}/0"
-        values |= {"block_v": min(int(values["block_v"]), _MOST_EXACT), "walk_warps": 8, "walk_stages": 1}
+        values |= {
+            "block_v": min(int(values["block_v"]), _MOST_EXACT),
+            "walk_warps": 8,
+            "walk_form": "upright/1",
+        }
     return values
 
 
@@ -124,6 +132,15 @@ def _advance(S, w, u, q, k, scores, end, q_factor, PREC: tl.constexpr):
 
 
 @triton.jit
+def _advance_turned(S, w, u, q, k, scores, end, q_factor, PREC: tl.constexpr):
+    """The same with the state turned, [V, K]: a warp then has the same rows in all products, which pass their
+    results on in registers, and more warps than four need not repeat what others do."""
+    update = tl.trans(u).to(tl.float32) - dot(S, tl.trans(w), PREC)
+    o = add_dot(dot(S, tl.trans(q), PREC), update, tl.trans(scores), PREC) * q_factor[None, :]
+    return add_dot(S * power2(end)[None, :], update, k, PREC), tl.trans(o)
+
+
+@triton.jit
 def _store_rows(
     o, gate, weight, y_ptr, head, rows, stop, values_v, eps,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WHOLE: tl.constexpr,
@@ -161,6 +178,7 @@ def _walk_some(
     w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr, eps,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
     CHUNK: tl.constexpr, WHOLE: tl.constexpr, PREC: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    TURNED: tl.constexpr,
 ):  # fmt: skip
     """Some chunks of a sequence with tiles from `first` on. Nothing here may keep loads from running ahead.
     With two stages they do so no further than to the end of the chunk before; so the L2 cache is filled
@@ -177,7 +195,10 @@ def _walk_some(
             number, first, head, start, stop, gate_ptr, gate_stride, w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr,
             factors_ptr, HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE,
         )  # fmt: skip
-        S, o = _advance(S, w, u, q, k, scores, total, q_factor, PREC)
+        if TURNED:
+            S, o = _advance_turned(S, w, u, q, k, scores, total, q_factor, PREC)
+        else:
+            S, o = _advance(S, w, u, q, k, scores, total, q_factor, PREC)
         rows = start + number * CHUNK + index
         weight = tl.load(norm_ptr + values_v, mask=values_v < HEAD_DIM, other=0.0)
         _store_rows(o, gate, weight, y_ptr, head, rows, stop, values_v, eps, HEADS, HEAD_DIM, WHOLE)
@@ -203,6 +224,7 @@ def _walk_kernel(
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
     CHUNK: tl.constexpr, TAPS: tl.constexpr, TAIL: tl.constexpr, EXPORTS: tl.constexpr, WHOLE: tl.constexpr,
     PREC: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    TURNED: tl.constexpr,
 ):  # fmt: skip
     """Grid: blocks of V, heads, sequences."""
     head, sequence = tl.program_id(1), tl.program_id(2)
@@ -215,6 +237,8 @@ def _walk_kernel(
     square = (inner < HEAD_DIM)[:, None] & (values_v < HEAD_DIM)[None, :]
     STATE: tl.constexpr = HEADS * HEAD_DIM * HEAD_DIM
     at_state = (head * HEAD_DIM + inner)[:, None] * HEAD_DIM + values_v[None, :]
+    if TURNED:
+        square, at_state = tl.trans(square), tl.trans(at_state)
     state_ptr = states_ptr + slot.to(tl.int64) * STATE
     S = tl.load(state_ptr + at_state, mask=square & (keeps != 0), other=0.0)
     first = (start // CHUNK + sequence).to(tl.int64)
@@ -226,7 +250,7 @@ def _walk_kernel(
             S = _walk_some(
                 S, begin, number, first, start, stop, head, gate_ptr, gate_stride, norm_ptr, y_ptr,
                 w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr, eps,
-                HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES, AHEAD,
+                HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES, AHEAD, TURNED,
             )  # fmt: skip
             end = start + number * CHUNK
             target = tl.load(exports_ptr + end - 1, mask=end <= stop, other=-1)
@@ -241,7 +265,7 @@ def _walk_kernel(
         S = _walk_some(
             S, number, count, first, start, stop, head, gate_ptr, gate_stride, norm_ptr, y_ptr,
             w_ptr, u_ptr, q_ptr, k_ptr, b_ptr, l_ptr, factors_ptr, eps,
-            HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES, AHEAD,
+            HEADS, HEAD_DIM, BLOCK, BLOCK_V, CHUNK, WHOLE, PREC, STAGES, AHEAD, TURNED,
         )  # fmt: skip
     tl.store(state_ptr + at_state, S, mask=square)
     if tl.program_id(0) == 0:
@@ -353,13 +377,14 @@ def chunkwise(
     of_step = (tables.cu_seqlens, tables.slots, tables.has_state)
     x, gate = (inputs.qkv, inputs.qkv.stride(0)), (inputs.gate, inputs.gate.stride(0))
     block_v = min(int(values["block_v"]), block)
+    form, stages = str(values["walk_form"]).split("/")
     exports = tables.cu_seqlens if tables.exports is None else tables.exports
     _walk_kernel[(block // block_v, heads, num_sequences)](
         *x, *gate, weights.norm, y, cache.tails, cache.states, *of_step, exports,
         t.w, t.u, t.q, t.k, t.scores, t.decay, t.factors, weights.norm_eps, most_short,
         BLOCK_V=block_v, TAPS=taps, TAIL=triton.next_power_of_2(max(taps - 1, 1)), WHOLE=block_v == block,
-        EXPORTS=tables.exports is not None, PREC=walk, STAGES=values["walk_stages"],
-        AHEAD=values["walk_ahead"],
+        EXPORTS=tables.exports is not None, PREC=walk, STAGES=int(stages),
+        AHEAD=values["walk_ahead"], TURNED=form == "turned" and block_v >= CHUNK,
         num_warps=values["walk_warps"], **of_layer,
     )  # fmt: skip
     if block_v < block:

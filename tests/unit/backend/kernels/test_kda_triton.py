@@ -75,6 +75,15 @@ def test_prefill_leaves_states_behind_at_chunk_ends(block_v: int) -> None:
         check_agreement(kda_prefill, problem, 2e-5)
 
 
+def test_prefill_agrees_with_states_turned() -> None:
+    exports = {63: 4, 127: 5}
+    problem = make_problem([130], exports=exports, dim=64, heads=1, dtype=torch.bfloat16)
+    values = {**pinned.pick("kda_prefill", "cpu", heads=1), "block_v": 64, "walk_form": "turned/3"}
+    # fp32 inputs would take narrower blocks, which are not turned
+    with pinned.override("kda_prefill", values):
+        check_agreement(kda_prefill, problem, 2e-2)
+
+
 def test_prefill_in_pieces_gives_the_same_bits() -> None:
     check_pieces(kda_prefill, make_problem([150], heads=1), cuts=[64, 128])
 
