@@ -32,6 +32,9 @@ from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 from k3agent.backend.training.episodes.words import RESERVED, camel, pascal
 
+UNLINKED_SHARE = 0.4
+"""Of the documents that get another name or place, those that no other one names."""
+
 
 def swap_word(text: str, old: str, new: str) -> str:
     """Every whole word replaced."""
@@ -309,6 +312,31 @@ def update_imports(session: Session, old: str, new: str) -> list[str]:
     return list(dict.fromkeys(changed))
 
 
+def still_named(session: Session, old: str) -> str:
+    """After a document got a new name or place: a sentence about the lines that name it as before."""
+    if not old.endswith(".md"):
+        return ""
+    base = base_name(old)
+    think = f"Who names {base}? A link to it would lead nowhere now."
+    found = hits(session.call("grep", think, pattern=rf"\b{esc(base)}", limit=10))
+    places = quoted([hit.at for hit in found], 6)
+    return f" It is still named as before in {places}; I left that as it is." if found else ""
+
+
+def link_to(ctx: Setting, path: str) -> Callable[[dict[str, str]], None] | None:
+    """What lets another document name this one, now and then."""
+    others = [
+        p for p in ctx.facts.files if p.endswith(".md") and p != path and "\r" not in ctx.facts.files[p]
+    ]
+    if not path.endswith(".md") or not others or ctx.rng.random() < UNLINKED_SHARE:
+        return None
+    other = ctx.rng.choice(sorted(others))
+    shown = path.removeprefix(other.rpartition("/")[0] + "/") if "/" in other else path
+    line = ctx.rng.choice(("See [{w}]({p}).", "- [{w}]({p})", "More in `{p}`.", "Read {p} first."))
+    text = ctx.facts.files[other].rstrip("\n") + "\n\n" + line.format(w=ctx.words.noun(), p=shown) + "\n"
+    return lambda files: files.update({other: text})
+
+
 @goal("rename_file", "rename", 1.5, level=1)
 def rename_file(ctx: Setting) -> Plan | None:
     """Give a file another name."""
@@ -351,6 +379,7 @@ def rename_file(ctx: Setting) -> Plan | None:
         changed = update_imports(session, old, new) if old.endswith(".py") else []
         changed = update_requires(session, old, new) if old.endswith(SCRIPTS) else changed
         tail = f" Imports adapted in {quoted(changed)}." if changed else ""
+        tail += still_named(session, old)
         return "Done.", f"Renamed `{old}` to `{new}`.{tail}"
 
     users = {p for p, _, line in lines if re.match(r"\s*(import|from) ", line)}
@@ -359,9 +388,8 @@ def rename_file(ctx: Setting) -> Plan | None:
     check = _file_renamed(stem, users, {path: None, target: ctx.facts.files[path]})
     if path.endswith(SCRIPTS):
         check = checks.writes(moved_files(ctx.facts.files, path, target))
-    return Plan(
-        "rename_file", "rename", {"old_path": shown, "new_path": named}, play, check, ("file", target)
-    )
+    slots, link = {"old_path": shown, "new_path": named}, link_to(ctx, path)
+    return Plan("rename_file", "rename", slots, play, check, ("file", target), prepare=link)
 
 
 def _file_renamed(
@@ -414,6 +442,7 @@ def move_file(ctx: Setting) -> Plan | None:
         new = f"{where}/{base_name(old)}"
         changed = update_requires(session, old, new) if old.endswith(SCRIPTS) else []
         tail = f" Imports adapted in {quoted(changed)}." if changed else ""
+        tail += still_named(session, old)
         return "Done.", f"Moved `{old}` to `{new}`.{tail}"
 
     target = f"{folder}/{base_name(path)}"
@@ -427,6 +456,7 @@ def move_file(ctx: Setting) -> Plan | None:
         play,
         check,
         ("file", f"{folder}/{base_name(path)}"),
+        prepare=link_to(ctx, path),
     )
 
 
