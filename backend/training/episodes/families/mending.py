@@ -136,6 +136,21 @@ product multiply | nums | return reduce(lambda a, b: a * b, nums) | from functoo
 day weekday_of | text | return datetime.date.fromisoformat(text).year | import datetime | '2024-05-01' | 2024
 stem_of bare_name | path | return Path(path).stem | from pathlib import Path | 'a/b.txt' | 'b'
 copy_of duplicate | data | return copy.deepcopy(data) | import copy | [1] | [1]
+two_best top_two | numbers | return heapq.nlargest(2, numbers) | import heapq | [4, 9, 7] | [9, 7]
+place_of insert_at | numbers | return bisect.bisect(numbers, 5) | import bisect | [1, 4, 8] | 2
+words_of split_words | text | return shlex.split(text) | import shlex | "a 'b c'" | ['a', 'b c']
+safe_text escaped | text | return html.escape(text) | import html | 'a<b' | 'a&lt;b'
+fold_lines wrapped | text | return textwrap.wrap(text, 5) | import textwrap | 'one two' | ['one', 'two']
+checksum digest_of | text | return hashlib.md5(text.encode()).hexdigest()[:4] | import hashlib | 'a' | '0cc1'
+encoded to_base64 | text | return base64.b64encode(text.encode()).decode() | import base64 | 'hi' | 'aGk='
+letter_place position_of | letter | return string.ascii_lowercase.index(letter) | import string | 'c' | 2
+half_of fraction_of | number | return str(Fraction(number, 4)) | from fractions import Fraction | 2 | '1/2'
+distance_root length_of | number | return sqrt(number) | from math import sqrt | 16 | 4.0
+joined flat_list | lists | return list(chain(*lists)) | from itertools import chain | [[1], [2]] | [1, 2]
+average mean_of | numbers | return mean(numbers) | from statistics import mean | [2, 4] | 3
+newest tail_of | items | return list(deque(items, maxlen=1)) | from collections import deque | [1, 2] | [2]
+matches fits_pattern | name | return fnmatch.fnmatch(name, '*.py') | import fnmatch | 'a.py' | True
+host_of | url | return urlparse(url).netloc | from urllib.parse import urlparse | '//x.org/a' | 'x.org'
 exact precise_sum | text | return str(Decimal(text) * 2) | from decimal import Decimal | '1.5' | '3.0'
 """
 NEEDY = tuple(Needy(*line.split(" | ")) for line in _ROWS.strip().splitlines())

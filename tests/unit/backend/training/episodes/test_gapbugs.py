@@ -7,6 +7,7 @@ import pytest
 
 from k3agent.backend.training.episodes import gapbugs, goals
 from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.families import mending
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.registry import GOALS, Setting
 from k3agent.backend.training.episodes.session import Outcome, Session, played
@@ -56,3 +57,16 @@ def test_a_repair_is_played_to_its_end(player: Player) -> None:
         assert plan.check(Outcome(before, before, answer, player.box.workspace.root)) is not None
         assert "Fixed" in answer
         solved += 1
+
+
+@pytest.mark.parametrize("item", mending.NEEDY, ids=lambda item: item.names.split()[0])
+def test_a_function_without_its_import_fails_and_with_it_works(item: mending.Needy) -> None:
+    code = f"def f({item.params}):\n    {item.body}\n"
+    claim = f"f({item.case}) == {item.value}"
+    scope: dict[str, object] = {}
+    exec(f"{item.imported}\n{code}", scope)
+    assert eval(claim, scope)
+    bare: dict[str, object] = {}
+    exec(code, bare)
+    with pytest.raises(NameError, match=item.missing):
+        eval(claim, bare)
