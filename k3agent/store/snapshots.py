@@ -16,13 +16,12 @@ import os
 import secrets
 import shutil
 import stat
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from k3agent.errors import StoreError
 from k3agent.store import filetree
@@ -40,23 +39,13 @@ from k3agent.store.snapshotforms import (
     quoted,
     settle,
 )
-from k3agent.store.worktree import bare_environ, git_program
+from k3agent.store.snapshotrepo import FOLDER, SnapshotRepository
 
 REFS = "refs/k3agent"
-FOLDER = "snapshots"
 # What is left out as a rule and saved before a command that would destroy it, all together.
 MAX_EXTRA_BYTES = 512 << 20
 # Content of so many bytes is not copied as a rule: then only what is named is saved.
 MAX_NEW_BYTES = 1 << 30
-# From so many loose objects on they are packed; nothing is deleted by it.
-MAX_LOOSE = 4_000
-OPTIONS = (
-    ("core.compression", "1"),
-    ("core.protectNTFS", "false"),
-    ("core.protectHFS", "false"),
-    ("gc.auto", "0"),
-    ("core.logAllRefUpdates", "false"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +67,11 @@ class _Base:
     session_id: str = ""
 
 
-class Snapshots:
+class Snapshots(SnapshotRepository):
     """The saved states of the folder `root`. Blocking; one call at a time, from any thread."""
 
     def __init__(self, home: Path, root: Path) -> None:
-        self.root = root
-        # Git works elsewhere: a relative path would mean another place there.
-        self.folder = home.absolute() / FOLDER / hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
-        self._git_dir = self.folder / "repo.git"
+        super().__init__(home, root)
         self._base: _Base | None = None
         self._lock = threading.Lock()
         self._num_saved = 0
@@ -222,22 +208,38 @@ class Snapshots:
             return False
 
     def _import(self, ref: str, base: _Base, tree: Tree, changed: list[str], removed: list[str]) -> None:
-        with self._importer() as stream:
-            title = f"files of {self.root}\n"
-            who = f"k3agent <k3agent@localhost> {int(time.time())} +0000"
-            head = f"commit {ref}\ncommitter {who}\ndata {len(os.fsencode(title))}\n{title}"
-            stream.write(os.fsencode(head))
-            if base.tree_id:
-                stream.write(f"M 040000 {base.tree_id} files\n".encode())
-            for path in removed:
-                stream.write(b"D " + quoted(path) + b"\n")
-            for path in changed:
-                if not self._send(stream, path, tree):
-                    tree.files.pop(path, None)
-                    if path in base.tree.files:
-                        stream.write(b"D " + quoted(path) + b"\n")
-            meta = describe(tree)
-            stream.write(b"M 100644 inline meta\ndata %d\n%b\n" % (len(meta), meta))
+        try:
+            with self._importer() as stream:
+                self._write(stream, ref, base, tree, changed, removed)
+        except StoreError:
+            # What was saved last is no longer sure.
+            self._base = None
+            raise
+
+    def _write(
+        self,
+        stream: IO[bytes],
+        ref: str,
+        base: _Base,
+        tree: Tree,
+        changed: list[str],
+        removed: list[str],
+    ) -> None:
+        title = f"files of {self.root}\n"
+        who = f"k3agent <k3agent@localhost> {int(time.time())} +0000"
+        head = f"commit {ref}\ncommitter {who}\ndata {len(os.fsencode(title))}\n{title}"
+        stream.write(os.fsencode(head))
+        if base.tree_id:
+            stream.write(f"M 040000 {base.tree_id} files\n".encode())
+        for path in removed:
+            stream.write(b"D " + quoted(path) + b"\n")
+        for path in changed:
+            if not self._send(stream, path, tree):
+                tree.files.pop(path, None)
+                if path in base.tree.files:
+                    stream.write(b"D " + quoted(path) + b"\n")
+        meta = describe(tree)
+        stream.write(b"M 100644 inline meta\ndata %d\n%b\n" % (len(meta), meta))
 
     def _send(self, stream: IO[bytes], path: str, tree: Tree) -> bool:
         """Write one file into the stream; False when it has gone, or cannot be read, which is noted."""
@@ -271,36 +273,6 @@ class Snapshots:
             settle(entry, info, os.fstat(fd))
         return True
 
-    @contextlib.contextmanager
-    def _importer(self) -> Iterator[IO[bytes]]:
-        """The input of a `git fast-import` that takes up all or nothing. Raises StoreError."""
-        command = ["fast-import", "--quiet", "--done", "--depth=1", "--date-format=raw"]
-        process = self._start(*command)
-        assert process.stdin is not None and process.stderr is not None
-        try:
-            yield process.stdin
-            process.stdin.write(b"done\n")
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # what it says tells why
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-            said = process.stderr.read().decode("utf-8", "replace")
-            process.stderr.close()
-            code = process.wait()
-        for report in self._git_dir.glob("fast_import_crash_*"):
-            report.unlink(missing_ok=True)
-        if code:
-            self._base = None
-            reason = next((line for line in said.splitlines() if line.startswith("fatal:")), said).strip()
-            raise StoreError(
-                f"the files in {self.root} cannot be saved to {self.folder}: {reason or f'git: {code}'}"
-            )
-
     def _ids(self, ref: str) -> tuple[str, str]:
         """(commit, tree of its files)."""
         lines = self.git("cat-file", "--batch-check", given=f"{ref}\n{ref}:files\n".encode()).decode()
@@ -333,91 +305,6 @@ class Snapshots:
                 said.read(1)
         return found
 
-    @contextlib.contextmanager
-    def contents(self) -> Iterator[Callable[[str, Callable[[bytes], Any]], None]]:
-        """A function that hands the content of a blob, piece by piece, to another. Raises StoreError."""
-        process = self._start("cat-file", "--batch", stdout=subprocess.PIPE)
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        given, taken = process.stdin, process.stdout
-
-        def read(blob: str, take: Callable[[bytes], Any]) -> None:
-            given.write(blob.encode() + b"\n")
-            given.flush()
-            head = taken.readline().split()
-            if head[1:2] != [b"blob"]:
-                raise StoreError(f"a saved file ({blob}) is missing in {self.folder}")
-            left = int(head[2])
-            while left:
-                piece = taken.read(min(CHUNK, left))
-                if not piece:
-                    raise StoreError(f"a saved file ({blob}) in {self.folder} ends too soon")
-                left -= len(piece)
-                take(piece)
-            taken.read(1)
-
-        try:
-            yield read
-        finally:
-            for pipe in (given, taken, process.stderr):
-                pipe.close()
-            process.wait()
-
-    # --- the repository -----------------------------------------------------------------------------------
-
-    def git(self, *arguments: str, given: bytes = b"") -> bytes:
-        process = self._start(*arguments, stdout=subprocess.PIPE)
-        out, said = process.communicate(given)
-        if process.returncode:
-            reason = " ".join(said.decode("utf-8", "replace").split())[:300]
-            raise StoreError(f"git {arguments[0]} in {self._git_dir}: {reason or process.returncode}")
-        return out
-
-    def _start(self, *arguments: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        program = git_program()
-        if program is None:
-            raise StoreError("git is not installed; install it, or set snapshots to off")
-        settings = [word for name, value in OPTIONS for word in ("-c", f"{name}={value}")]
-        environ = bare_environ(os.environ)
-        environ.update(GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL=os.devnull)
-        if arguments[0] != "init":
-            environ["GIT_DIR"] = str(self._git_dir)
-        try:
-            return subprocess.Popen(
-                [program, *settings, *arguments],
-                cwd=self.folder,
-                env=environ,
-                stdin=subprocess.PIPE,
-                stdout=stdout,
-                stderr=subprocess.PIPE,
-            )
-        except OSError as error:
-            raise StoreError(f"git cannot be started: {error}") from error
-
-    @property
-    def is_begun(self) -> bool:
-        return (self._git_dir / "HEAD").is_file()
-
-    def _prepare(self) -> None:
-        if self.is_begun:
-            return
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self.folder / "root").write_bytes(os.fsencode(self.root))
-        # Under another name first: a repository that is there is whole.
-        draft = self.folder / f"new-{os.getpid()}-{secrets.token_hex(3)}"
-        self.git("init", "--quiet", "--bare", "--template=", str(draft))
-        try:
-            draft.rename(self._git_dir)
-        except OSError:
-            shutil.rmtree(draft, ignore_errors=True)
-            if not self.is_begun:
-                raise
-
-    def _pack(self) -> None:
-        count = int(self.git("count-objects").split()[0])
-        if count > MAX_LOOSE:
-            self.git("pack-refs", "--all")
-            self.git("repack", "-d", "-l", "-q")
-
     # --- what is known from earlier -----------------------------------------------------------------------
 
     def remember(self) -> None:
@@ -449,10 +336,6 @@ class Snapshots:
             return _Base(Tree(files), known["tree"])
         except (OSError, ValueError, KeyError, TypeError):
             return _Base()
-
-    def _has_tree(self, tree_id: str) -> bool:
-        said = self.git("cat-file", "--batch-check", given=f"{tree_id}\n".encode()).split()
-        return said[1:2] == [b"tree"]
 
 
 def _has_news(known: Tree, tree: Tree) -> bool:

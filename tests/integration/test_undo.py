@@ -19,7 +19,7 @@ from k3agent.agent import safekeeping
 from k3agent.commands.undo import undo
 from k3agent.errors import StoreError
 from k3agent.events import ApprovalAsked, Decision, Noticed
-from k3agent.store import snapshots
+from k3agent.store import snapshotrepo, snapshots
 from k3agent.store.filetree import Rules
 from k3agent.store.sessions import SessionStore
 from k3agent.store.snapshotrows import SnapshotKind
@@ -314,7 +314,7 @@ async def test_a_full_disk_is_no_silence(repository: Path, monkeypatch: pytest.M
             command = ["prlimit", "--fsize=20", *command]
         return real(command, **more)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(snapshots.subprocess, "Popen", small)
+    monkeypatch.setattr(snapshotrepo.subprocess, "Popen", small)
     run = await run_command(repository, "git clean -xfd")
     assert "could not be saved first" in run.results[0] and (repository / ".env").exists()
     await run.session.aclose()

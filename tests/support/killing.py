@@ -13,6 +13,7 @@ from k3agent.store import database
 from k3agent.store import journal as journal_module
 from k3agent.store import sessions as sessions_module
 from k3agent.store import snapshotrows as snapshots_module
+from k3agent.store import turnrows as turns_module
 
 
 class Killed(BaseException):
@@ -51,6 +52,7 @@ class Killer:
         monkeypatch.setattr(journal_module, "transaction", self.transaction)
         monkeypatch.setattr(sessions_module, "transaction", self.transaction)
         monkeypatch.setattr(snapshots_module, "transaction", self.transaction)
+        monkeypatch.setattr(turns_module, "transaction", self.transaction)
 
 
 async def abandon(session: Session) -> None:
