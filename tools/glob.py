@@ -9,7 +9,7 @@ from pydantic import Field
 
 from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
-from k3agent.tools.support import paths
+from k3agent.tools.support import opening, paths
 from k3agent.tools.support.globs import MAGIC, compile_glob
 from k3agent.tools.support.ignore import walk
 from k3agent.tools.support.truncate import one_line
@@ -41,6 +41,7 @@ class GlobTool:
         if not paths.is_folder(base):
             raise ToolError(f"{base.shown} is a file, not a folder. Pass a folder as path.")
         place, pattern = _split(args, ctx)
+        opening.check(place.path, place.shown)
         names = _matches(place, pattern) if paths.is_folder(place) else []
         if not names:
             return ToolOutput(text="No files match.", data={"total": 0})

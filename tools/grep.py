@@ -9,7 +9,7 @@ from pydantic import Field
 
 from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
-from k3agent.tools.support import paths, ripgrep
+from k3agent.tools.support import opening, paths, ripgrep
 from k3agent.tools.support.ignore import walk
 from k3agent.tools.support.truncate import one_line
 
@@ -44,6 +44,7 @@ class GrepTool:
         is_dir = paths.is_folder(place)
         if not is_dir and paths.stat_of(place) is None:
             raise paths.missing(place, ctx)
+        opening.check(place.path, place.shown)
         query = ripgrep.Query(
             pattern=args.pattern,
             root=place.path,

@@ -133,7 +133,4 @@ def _put(place: paths.Place, data: bytes | None) -> None:
     if data is not None:
         textio.write_atomic(place.path, data, place.shown)
         return
-    try:
-        place.path.unlink(missing_ok=True)
-    except OSError as error:
-        raise ToolError(f"{place.shown} cannot be deleted: {error.strerror}.") from error
+    textio.remove(place.path, place.shown)

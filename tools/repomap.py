@@ -9,7 +9,7 @@ from pydantic import Field
 
 from k3agent.errors import ToolError
 from k3agent.tools.base import Access, Args, ToolContext, ToolOutput
-from k3agent.tools.support import paths
+from k3agent.tools.support import opening, paths
 from k3agent.tools.support.ranking import Ranked, rank
 from k3agent.tools.support.scan import Scan, scan
 from k3agent.tools.support.symbols import MIN_NAME
@@ -50,6 +50,7 @@ class RepoMapTool:
         place = paths.locate(args.path, ctx)
         if not paths.is_folder(place):
             raise ToolError(f"{place.shown} is not a folder. Pass a folder as path.")
+        opening.check(place.path, place.shown)
         text = await asyncio.to_thread(_answer, args, place, ctx)
         return ToolOutput(text=text)
 

@@ -342,6 +342,8 @@ class Dispatcher:
 
     async def _effect(self, prepared: Prepared) -> Ending:
         """Run the tool. Its expected failures become text for the model here and nowhere else."""
+        from k3agent.tools.support.opening import only  # lazy: with the tools, which are loaded by now
+
         call, bench = prepared.call, self._bench
 
         shown = bench.masker.stream()
@@ -360,7 +362,9 @@ class Dispatcher:
         ctx = dataclasses.replace(bench.ctx, emit=progress, ask=ask, **own)
         started = time.monotonic()
         try:
-            output = await prepared.tool.run(prepared.args, ctx)
+            # What was judged is what is opened, whatever links have become since then.
+            with only((*prepared.access.reads, *prepared.access.writes)):
+                output = await prepared.tool.run(prepared.args, ctx)
         except ToolError as error:
             return Ending(state=CallState.FAILED, text=str(error), duration_s=time.monotonic() - started)
         except ProviderError:

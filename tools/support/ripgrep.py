@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import json
 import os
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from k3agent.errors import ToolError
 from k3agent.safety.secretfiles import is_secret_file
-from k3agent.tools.support import textio
+from k3agent.tools.support import opening, textio
 from k3agent.tools.support.globs import compile_glob
 from k3agent.tools.support.ignore import is_regular, walk
 
@@ -168,10 +169,11 @@ async def run_ripgrep(program: str, query: Query) -> Hits | None:
     size = f"{textio.MAX_BYTES // (1 << 20)}M"
     command = [program, "--json", "--no-config", "--no-ignore-global", "--no-require-git", "--no-messages"]
     command += ["--crlf", "--max-filesize", size, *(["--ignore-case"] if query.ignore_case else [])]
-    process = await asyncio.create_subprocess_exec(
-        *command, "-e", query.pattern, "--", ".", cwd=query.root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL,
-        limit=1 << 20,
-    )  # fmt: skip
+    command += ["-e", query.pattern, "--", "."]
+    with _held(query.root) as folder:
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, limit=1 << 20
+        )
     assert process.stdout is not None
     reader = _JsonReader(query)
     try:
@@ -191,6 +193,20 @@ async def run_ripgrep(program: str, query: Query) -> Hits | None:
     if code == 2 and not reader.has_ended:
         return None
     return reader.result()
+
+
+@contextlib.contextmanager
+def _held(root: Path) -> Iterator[Path]:
+    """The folder by another name, under which no link can take its place until the search has begun."""
+    try:
+        fd = opening.open_folder(root)
+    except OSError as error:
+        raise ToolError(f"{root} cannot be searched: {error.strerror}.") from error
+    try:
+        here = Path(f"/proc/self/fd/{fd}")
+        yield here if here.exists() else root
+    finally:
+        os.close(fd)
 
 
 class _JsonReader:

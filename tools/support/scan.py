@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from k3agent.errors import ToolError
 from k3agent.safety.secretfiles import is_secret_file
+from k3agent.tools.support import textio
 from k3agent.tools.support.ignore import walk
 from k3agent.tools.support.knowledge import SymbolStore
 from k3agent.tools.support.symbols import FINDER_VERSION, MAX_FILE_BYTES, SUFFIXES, FileSymbols, symbols_of
@@ -109,8 +111,8 @@ def _digest(path: str, data: bytes) -> str:
 def _contents(root: Path, paths: Iterable[str]) -> Iterable[tuple[str, bytes]]:
     for path in paths:
         try:
-            yield path, (root / path).read_bytes()
-        except OSError:
+            yield path, textio.read_bytes(root / path, path)
+        except ToolError:
             continue
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from k3agent.errors import ToolError
+from k3agent.tools.support import opening
 from k3agent.tools.support.freshness import digest
 
 MAX_BYTES = 50 * 1024 * 1024
@@ -88,11 +89,12 @@ def normalise(text: str) -> str:
 
 def read_bytes(path: Path, shown: str) -> bytes:
     """All bytes of a regular file. Fifos and devices are refused without waiting for them."""
+    opening.check(path, shown)
     held = buffers.get()
     if held is not None and (unsaved := held.read(path)) is not None:
         return unsaved
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = opening.open_read(path)
     except IsADirectoryError as error:
         raise ToolError(f"{shown} is a folder. Use glob to list it.") from error
     except OSError as error:
@@ -122,7 +124,10 @@ def _read_up_to(fd: int, shown: str) -> bytes:
 
 
 def _kind(mode: int) -> str:
-    for test, name in ((stat.S_ISFIFO, "a fifo"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device")):
+    for test, name in (
+        *((stat.S_ISFIFO, "a fifo"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device")),
+        (stat.S_ISLNK, "a link since a moment ago"),
+    ):
         if test(mode):
             return name
     return "a special file"
@@ -260,37 +265,57 @@ def _common(a: str, b: str) -> int:
 
 def write_atomic(path: Path, data: bytes, shown: str) -> None:
     """Put `data` at `path` at once or not at all, keeping its mode bits; parents are made. `path` is
-    resolved, so a link's target is written and the link stays.
+    resolved, so a link's target is written and the link stays; links that came later are not followed.
     """
+    opening.check(path, shown)
     held = buffers.get()
     if held is not None and held.write(path, data):
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            info = path.stat()
-        except FileNotFoundError:
-            info = None
-        if info is not None and stat.S_ISDIR(info.st_mode):
-            raise ToolError(f"{shown} is a folder and cannot be written.")
-        if info is not None and not stat.S_ISREG(info.st_mode):
-            raise ToolError(f"{shown} is {_kind(info.st_mode)}, not a regular file.")
-        _replace(path, data, info)
+        with opening.parent_of(path, is_made=True) as (folder, name):
+            info = _stat_of(name, folder)
+            if info is not None and stat.S_ISDIR(info.st_mode):
+                raise ToolError(f"{shown} is a folder and cannot be written.")
+            if info is not None and not stat.S_ISREG(info.st_mode):
+                raise ToolError(f"{shown} is {_kind(info.st_mode)}, not a regular file.")
+            _replace(name, folder, data, info)
     except OSError as error:
         raise ToolError(f"{shown} cannot be written: {error.strerror or error}.") from error
 
 
-def _replace(path: Path, data: bytes, info: os.stat_result | None) -> None:
-    if info is not None and not os.access(path, os.W_OK):
-        raise PermissionError(13, "Permission denied")
-    temporary = path.parent / f".k3agent-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+def remove(path: Path, shown: str) -> None:
+    """Delete the file at this resolved path, if it is there."""
+    opening.check(path, shown)
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with opening.parent_of(path) as (folder, name):
+            os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ToolError(f"{shown} cannot be deleted: {error.strerror}.") from error
+
+
+def _stat_of(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _replace(name: str, folder: int, data: bytes, info: os.stat_result | None) -> None:
+    if info is not None and not os.access(name, os.W_OK, dir_fd=folder):
+        raise PermissionError(13, "Permission denied")
+    temporary = f".k3agent-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o666, dir_fd=folder)
     except PermissionError:
         if info is None:
             raise
         # The folder takes no new files but the file itself may be written: in place then.
-        path.write_bytes(data)
+        flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, dir_fd=folder), "wb") as stream:
+            stream.write(data)
         return
     try:
         with os.fdopen(fd, "wb") as stream:
@@ -303,13 +328,13 @@ def _replace(path: Path, data: bytes, info: os.stat_result | None) -> None:
             if durable_writes:
                 stream.flush()
                 os.fsync(fd)
-        temporary.replace(path)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary, dir_fd=folder)
         raise
     if durable_writes:
-        _sync_folder(path.parent)
+        _sync_folder(folder)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -331,10 +356,11 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):
+def _sync_folder(folder: int) -> None:
+    # One that is only gone through cannot be synced, and one that cannot be listed cannot be opened.
+    with contextlib.suppress(OSError):
+        fd = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        try:
             os.fsync(fd)
-    finally:
-        os.close(fd)
+        finally:
+            os.close(fd)
