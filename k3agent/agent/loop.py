@@ -19,9 +19,10 @@ from k3agent.agent.emitter import Emitter
 from k3agent.agent.hooks import Hooks
 from k3agent.agent.options import Receipt
 from k3agent.agent.policies import CLOSING_OUTPUT_TOKENS, COMPACT_STEPS, LimitPolicy, LimitReached
+from k3agent.agent.remarks import Remark
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.step import Stepper
-from k3agent.agent.testruns import last_run
+from k3agent.agent.testruns import idle_check, last_run
 from k3agent.agent.transcript import Transcript
 from k3agent.errors import ProviderError, ProviderErrorKind
 from k3agent.events import CheckEnded, Noticed, TurnOutcome
@@ -138,9 +139,12 @@ class TurnLoop:
         # Where k3agent has made checks of its own, they say how it stands.
         tests = None if parts.checks else run
         for remark in await parts.dispatcher.remarks.at_end(files, rows, prompt, answer, tests):
-            text = parts.mask(remark.text)
-            parts.receipt.remarks.append({"kind": remark.kind, "text": text})
-            parts.emitter.emit(Noticed, level="warning", text=text, data=remark.data)
+            self._tell(remark)
+
+    def _tell(self, remark: Remark) -> None:
+        text = self._parts.mask(remark.text)
+        self._parts.receipt.remarks.append({"kind": remark.kind, "text": text})
+        self._parts.emitter.emit(Noticed, level="warning", text=text, data=remark.data)
 
     async def _to_the_end(self) -> TurnEnd:
         leaf = self._parts.transcript.leaf
@@ -380,7 +384,11 @@ class TurnLoop:
                     "passed": result.has_passed,
                 }
             )
-        return [result for result in results if result is not None and not result.has_passed]
+        failed = [result for result in results if result is not None and not result.has_passed]
+        for result in filter(None, results if not failed else ()):
+            if idle := idle_check(result.command, result.output):
+                self._tell(Remark("tests", "none", idle))
+        return failed
 
 
 def reports_only(messages: Sequence[Message]) -> bool:

@@ -22,7 +22,7 @@ BUILDERS = frozenset(
 # What stands in front of another command, apart from what shell_syntax follows.
 LAUNCHERS = frozenset({"uv", "poetry", "pipenv", "pdm", "rye", "npx", "bunx", "bundle", "coverage"})
 _BETWEEN = frozenset({"run", "exec", "-m"})
-_INTERPRETER = re.compile(r"python[\d.]*|py|(?:ba|da|z)?sh|node|ruby|perl|php")
+_INTERPRETER = re.compile(r"python[\d.]*|py|bash|dash|zsh|sh|node|ruby|perl|php")
 _TARGET = re.compile(r"(?:unit|e2e)?tests?(?::.*)?|nextest")
 _SCRIPT = re.compile(r"(?i)(?:run[_-])?tests?(?:[_.-].*)?|.*[_.-]tests?(?:\.\w+)?")
 # With these nothing is run.
@@ -86,6 +86,15 @@ def _ended(command: str, text: str) -> tuple[str, int | None] | None:
     if said == "none" or (said and _SEVERAL.search(command)):
         return said, code
     return ("passed" if code == 0 else "failed"), code
+
+
+def idle_check(command: str, output: str) -> str:
+    """What is to be said of a check that passed because it found no tests; "" for every other."""
+    from k3agent.tools.support.testruns import outcome  # lazy: as above
+
+    if not runs_tests(command) or outcome(output) != "none":
+        return ""
+    return f"The check `{command}` passed, but it found no tests: it shows nothing."
 
 
 def runs_tests(command: str) -> bool:

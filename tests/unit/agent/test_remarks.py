@@ -242,3 +242,14 @@ async def test_checks_say_more_than_the_last_test_run(tmp_path: Path) -> None:
     await run.session.submit("fix it")
     assert run.session.receipt.remarks == []
     await run.session.aclose()
+
+
+async def test_a_check_that_found_no_tests_is_said(tmp_path: Path) -> None:
+    run = await start(tmp_path, [Step(text="Done.")], checks=("sh test.sh", "true"))
+    (run.workspace / "test.sh").write_text("echo Ran 0 tests in 0.000s; echo OK")
+    end = await run.session.submit("fix it")
+    assert end.outcome is TurnOutcome.SUCCESS
+    assert run.session.receipt.remarks == [
+        {"kind": "tests", "text": "The check `sh test.sh` passed, but it found no tests: it shows nothing."}
+    ]
+    await run.session.aclose()
