@@ -81,8 +81,9 @@ def by_symmetric_memory(
 
     group = torch.distributed.group.WORLD
     assert group is not None
-    # the other ones may use what the switch adds
-    symmetric.set_backend("CUDA")
+    # the other ones may use what the switch adds; torch refuses to choose what is chosen already
+    if symmetric.get_backend(device) != "CUDA":
+        symmetric.set_backend("CUDA")
     memory = symmetric.empty(max(TOKENS) * WIDTH, dtype=torch.bfloat16, device=device)
     symmetric.rendezvous(memory, group.group_name)
     for tokens in TOKENS:
