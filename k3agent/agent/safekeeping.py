@@ -129,6 +129,10 @@ class Safekeeping:
         except StoreError as error:
             log.warning("no snapshot before %s: %s", step.tool, error)
             return str(error)
+        finally:
+            for place in self._places:
+                if damage := place.take_damage():
+                    notify(damage)
         self._message_id = step.message_id
         self._has_saved = True
         self._last = commits

@@ -7,6 +7,7 @@ Killed in the middle, it is made again and ends the same.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,10 @@ from k3agent.store.snapshotrows import SnapshotKind, SnapshotRow
 from k3agent.store.snapshots import Saved, Snapshots
 from k3agent.types import JsonObject, SessionId
 
+log = logging.getLogger(__name__)
+
 NO_LIMIT = 1 << 62
+DAMAGED = -1
 MAX_SHOWN = 200
 MAX_LOST = 20
 
@@ -117,7 +121,9 @@ class Undo:
     # --- which step ---------------------------------------------------------------------------------------
 
     def steps(self) -> list[tuple[SnapshotRow, int | None]]:
-        """Steps and how many files each changed (None: the last one, compared with nothing yet)."""
+        """Steps and how many files each changed (None: the last one, compared with nothing yet; DAMAGED: what
+        was saved for it cannot be read).
+        """
         rows = self._read_rows()
         found: list[tuple[SnapshotRow, int | None]] = []
         for at, row in enumerate(rows):
@@ -128,6 +134,13 @@ class Undo:
         return found
 
     def _num_changed(self, row: SnapshotRow, later: SnapshotRow) -> int:
+        try:
+            return self._num_read(row, later)
+        except StoreError as error:
+            log.info("step %s: %s", row.seq, error)
+            return DAMAGED
+
+    def _num_read(self, row: SnapshotRow, later: SnapshotRow) -> int:
         return sum(len(self._step_plan(row, later, root).paths) for root in row.commits)
 
     def _step_plan(self, row: SnapshotRow, later: SnapshotRow, root: str) -> Plan:
@@ -172,7 +185,7 @@ class Undo:
                 continue
             if row.kind is SnapshotKind.CALL:
                 later = rows[at + 1] if at + 1 < len(rows) else None
-                is_change = self._num_changed(row, later) if later else not self.preview(row).is_empty
+                is_change = self._num_changed(row, later) != 0 if later else not self.preview(row).is_empty
                 if is_change or any(not one.is_empty for one in self._references(row).values()):
                     return row
             at -= 1

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from k3agent.agent.undo import Preview, Undo, described
+from k3agent.agent.undo import DAMAGED, Preview, Undo, described
 from k3agent.commands.asking import add_yes, is_agreed
 from k3agent.config.paths import data_home
 from k3agent.errors import StoreError
@@ -63,7 +63,8 @@ def undo(argv: Sequence[str]) -> int:
 
 def _tell_of_earlier(found: Undo, target: SnapshotRow) -> None:
     """One task often changes files in several steps, of which only the last is taken back."""
-    earlier = [row.seq for row, changed in found.steps() if changed and row.turn == target.turn]
+    steps = [row for row, changed in found.steps() if changed not in (0, DAMAGED)]
+    earlier = [row.seq for row in steps if row.turn == target.turn]
     if earlier and earlier[0] < target.seq:
         print(f"Steps before it changed files in the same turn; --to {earlier[0]} takes back all of them.")
 
@@ -96,7 +97,8 @@ def _list(found: Undo, session_id: str, *, as_json: bool) -> int:
                 "turn": row.turn,
                 "tool": row.tool,
                 "summary": row.summary,
-                "num_files": number,
+                "num_files": None if number == DAMAGED else number,
+                "is_damaged": number == DAMAGED,
                 "at": row.created_at.isoformat(),
             }
             for row, number in steps
@@ -106,6 +108,7 @@ def _list(found: Undo, session_id: str, *, as_json: bool) -> int:
     print(f"Steps of session {session_id}; `k3agent undo --to STEP` restores the files from before it:")
     for row, number in steps:
         changed = "last" if number is None else f"{number} changed" if number else "-"
+        changed = "damaged" if number == DAMAGED else changed
         summary = clean(" ".join(row.summary.split()))[:80]
         at = f"{row.created_at.astimezone():%m-%d %H:%M:%S}"
         print(f"{row.seq:>5}  {at}  turn {row.turn:<3} {changed:>12}  {summary}")

@@ -130,6 +130,9 @@ class Restorer:
             act(path)
         except OSError as error:
             self.failures[path] = error.strerror or type(error).__name__
+        except StoreError as error:
+            # What was saved of one file is damaged: the others can still come back.
+            self.failures[path] = str(error)
 
     @contextlib.contextmanager
     def _parent(self, path: str) -> Iterator[tuple[int, str]]:

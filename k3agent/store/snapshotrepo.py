@@ -11,7 +11,8 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ from k3agent.store.worktree import bare_environ, git_program
 FOLDER = "snapshots"
 # From so many loose objects on they are packed; nothing is deleted by it.
 MAX_LOOSE = 4_000
+KINDS = (b"blob ", b"tree ", b"commit ", b"tag ")
 OPTIONS = (
     ("core.compression", "1"),
     ("core.protectNTFS", "false"),
@@ -39,6 +41,12 @@ class SnapshotRepository:
         # Git works elsewhere: a relative path would mean another place there.
         self.folder = home.absolute() / FOLDER / hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
         self._git_dir = self.folder / "repo.git"
+        self._damage = ""
+
+    def take_damage(self) -> str:
+        """What has to be told of damage that was found, once; '' for nothing."""
+        damage, self._damage = self._damage, ""
+        return damage
 
     def git(self, *arguments: str, given: bytes = b"") -> bytes:
         process = self._start(*arguments, stdout=subprocess.PIPE)
@@ -74,8 +82,9 @@ class SnapshotRepository:
         return (self._git_dir / "HEAD").is_file()
 
     def _prepare(self) -> None:
-        if self.is_begun:
+        if self._has_shape():
             return
+        self._set_aside()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.folder / "root").write_bytes(os.fsencode(self.root))
         # Under another name first: a repository that is there is whole.
@@ -87,6 +96,72 @@ class SnapshotRepository:
             shutil.rmtree(draft, ignore_errors=True)
             if not self.is_begun:
                 raise
+
+    def _has_shape(self) -> bool:
+        """Whether git would take it for a repository, and not wait for a pipe in the place of a file."""
+        files, folders = ("HEAD", "config"), ("objects", "refs")
+        return all((self._git_dir / name).is_file() for name in files) and all(
+            (self._git_dir / name).is_dir() for name in folders
+        )
+
+    def _is_broken(self) -> bool:
+        """By git's own word: a full disk, or files of somebody else's, break nothing."""
+        if not self._has_shape():
+            return True
+        try:
+            self.git("rev-parse", "--git-dir")
+        except StoreError as error:
+            return any(words in str(error) for words in ("not a git repository", "bad config"))
+        return False
+
+    def _set_aside(self) -> None:
+        """Keep what is there under another name, in the place of what was kept so before. Raises OSError."""
+        if not os.path.lexists(self._git_dir):
+            return
+        aside = self.folder / "damaged.git"
+        if aside.is_dir() and not aside.is_symlink():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.unlink(missing_ok=True)
+        # Another process may have done it meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            self._git_dir.rename(aside)
+        (self.folder / "known.json").unlink(missing_ok=True)
+        self._damage = (
+            f"the saved states of {self.root} are damaged and were put into {aside}: undo cannot bring back"
+            " what earlier steps changed, and begins anew here"
+        )
+
+    def _are_there(self, tree_id: str, blobs: Iterable[str]) -> bool:
+        """Whether a saved state is whole. What is no object in the place of one goes, or git would take it
+        for saved the next time.
+        """
+        wanted = {tree_id, *blobs}
+        try:
+            said = self.git("cat-file", "--batch-check", "--buffer", given="\n".join(sorted(wanted)).encode())
+            self.git("ls-tree", "-r", "-d", "-z", tree_id)
+            is_whole = not any(line.endswith(b" missing") for line in said.splitlines())
+        except StoreError:
+            is_whole = False
+        if not is_whole:
+            self._sweep()
+            self._damage = (
+                f"the saved states of {self.root} in {self.folder} are damaged: undo may not bring back"
+                " all that earlier steps changed; everything is saved anew"
+            )
+        return is_whole
+
+    def _sweep(self) -> None:
+        for path in (self._git_dir / "objects").glob("??/*"):
+            with contextlib.suppress(OSError):
+                with path.open("rb") as file:
+                    begin = file.read(512)
+                try:
+                    is_object = zlib.decompressobj().decompress(begin, 64).startswith(KINDS)
+                except zlib.error:
+                    is_object = False
+                if not is_object:
+                    path.unlink()
 
     def _pack(self) -> None:
         count = int(self.git("count-objects").split()[0])

@@ -42,6 +42,8 @@ from k3agent.store.snapshotforms import (
 from k3agent.store.snapshotrepo import FOLDER, SnapshotRepository
 
 REFS = "refs/k3agent"
+# Of a state that cannot be read.
+LOST = "it cannot bring files back; `k3agent undo --list` shows which steps can"
 # What is left out as a rule and saved before a command that would destroy it, all together.
 MAX_EXTRA_BYTES = 512 << 20
 # Content of so many bytes is not copied as a rule: then only what is named is saved.
@@ -92,21 +94,40 @@ class Snapshots(SnapshotRepository):
         these paths alone, the rest is as it was saved last; `renew`: gives the rules where new paths show
         that `rules` may be out of date. Raises StoreError.
         """
-        with self._lock:
+
+        def attempt() -> Saved:
             try:
                 self._prepare()
                 base = self._base or self._known()
                 if base.tree_id and not self._has_tree(base.tree_id):
                     base = _Base()
-                tree = self._look(base, rules, only)
+                tree, now = self._look(base, rules, only), rules
                 if renew is not None and only is None and _has_news(base.tree, tree):
-                    rules = renew()
-                    tree = self._look(base, rules, None)
+                    now = renew()
+                    tree = self._look(base, now, None)
                 self._check_size(tree)
-                unsaved = filetree.add_extra(self.root, tree, extra, rules, max_extra_bytes) if extra else {}
+                unsaved = filetree.add_extra(self.root, tree, extra, now, max_extra_bytes) if extra else {}
                 return self._commit(session_id, base, tree, unsaved)
             except OSError as error:
                 raise StoreError(f"the files in {self.root} cannot be saved: {error}") from error
+
+        with self._lock:
+            try:
+                return attempt()
+            except TooMuch:
+                raise
+            except StoreError:
+                if not self._is_broken():
+                    raise
+                self._begin_anew()
+                return attempt()
+
+    def _begin_anew(self) -> None:
+        try:
+            self._set_aside()
+        except OSError as error:
+            raise StoreError(f"{self._git_dir} is damaged and cannot be put aside: {error}") from error
+        self._base = None
 
     def peek(self, rules: Rules, extra: Sequence[Extra], max_extra_bytes: int) -> Saved:
         """What `save` would save now, with its commit left empty: nothing is written. Raises StoreError."""
@@ -287,17 +308,24 @@ class Snapshots(SnapshotRepository):
         """A saved state. Its entries have no signs. Raises StoreError."""
         if not self._git_dir.is_dir():
             raise StoreError(f"the snapshots of {self.root} are not in {self.folder} any more")
-        meta = json.loads(self.git("cat-file", "blob", f"{commit}:meta"))
-        return build(meta, self.git("ls-tree", "-r", "-z", "--full-tree", commit))
+        if not self._has_shape():
+            raise StoreError(f"what was saved of {self.root} in {self.folder} is damaged: {LOST}")
+        try:
+            meta = json.loads(self.git("cat-file", "blob", f"{commit}:meta"))
+            return build(meta, self.git("ls-tree", "-r", "-z", "--full-tree", commit))
+        except (StoreError, ValueError) as error:
+            raise StoreError(f"what was saved of {self.root} is damaged or gone: {LOST} ({error})") from error
 
     def whole_paths(self, commits: Sequence[str]) -> dict[str, list[str]]:
         """What saved states cover from end to end besides the rules; nothing for one that has gone."""
         found: dict[str, list[str]] = {}
         if not commits or not self.is_begun:
             return found
-        said = io.BytesIO(
-            self.git("cat-file", "--batch", given="".join(f"{c}:meta\n" for c in commits).encode())
-        )
+        try:
+            answer = self.git("cat-file", "--batch", given="".join(f"{c}:meta\n" for c in commits).encode())
+        except StoreError:
+            return found
+        said = io.BytesIO(answer)
         for commit in commits:
             head = said.readline().split()
             if head[1:2] == [b"blob"]:
@@ -326,13 +354,16 @@ class Snapshots(SnapshotRepository):
 
     def _known(self) -> _Base:
         try:
-            known = json.loads((self.folder / "known.json").read_text(encoding="utf-8"))
-            if known["version"] != 1 or not self._has_tree(known["tree"]):
+            path = self.folder / "known.json"
+            known = json.loads(path.read_text(encoding="utf-8") if path.is_file() else "{}")
+            if known["version"] != 1:
                 return _Base()
             files = {
                 path: Entry(is_link, mode, blob, None if sign is None else tuple(sign), size)
                 for path, (is_link, mode, blob, sign, size) in known["files"].items()
             }
+            if not self._are_there(known["tree"], (entry.blob for entry in files.values())):
+                return _Base()
             return _Base(Tree(files), known["tree"])
         except (OSError, ValueError, KeyError, TypeError):
             return _Base()
