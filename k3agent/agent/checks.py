@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from k3agent.agent.shell_wrappers import WITH_VALUE
+
 TIMEOUT_S = 900.0
 MAX_OUTPUT_CHARS = 8000
 MAX_OUTPUT_BYTES = 1 << 28
@@ -30,6 +32,26 @@ REMEDY = "Install it, put its folder on PATH, or name another command in --check
 # Where one of these stands, a program that is missing need not make the whole command fail.
 _BRANCHING = re.compile(
     r"[|;\n`]|\$\(|(?<![&>])&(?![&>])|(?:^|\s)[!({]|PATH=|\b(?:if|while|until|for|case|function|alias)\b"
+)
+# What stands in front of another command, or before `&&`, and brings no program.
+_BRINGS_NOTHING = frozenset(
+    {
+        "cd",
+        "export",
+        "umask",
+        "ulimit",
+        "set",
+        "test",
+        "[",
+        "true",
+        ":",
+        "echo",
+        "printf",
+        "pwd",
+        "ls",
+        "mkdir",
+    }
+    | set(WITH_VALUE)
 )
 
 
@@ -97,18 +119,20 @@ async def _wait(process: asyncio.subprocess.Process, output: int) -> str:
 
 def missing_program(command: str, environ: Mapping[str, str]) -> str:
     """The name of a program without which the check cannot pass, and that is nowhere on PATH; "" where there
-    is none, or the command does not show it. What is named by a path the work itself may bring.
+    is none, or the command does not show it. What is named by a path the work itself may bring, and what
+    stands behind another program that one: `. .venv/bin/activate && pytest`.
     """
     from k3agent.agent.shell_syntax import parse  # lazy: 30 ms, the grammar
 
     parsed = parse(command)
     if parsed.problem or _BRANCHING.search(command):
         return ""
-    for simple in parsed.commands:
-        name = simple.words[0] if simple.words else None
-        if name and "/" not in name and not _is_known(name, environ):
-            return name
-    return ""
+    programs = [simple for simple in parsed.commands if simple.program not in _BRINGS_NOTHING]
+    # Those that others run stand last, wherever they are in the text.
+    if not programs or (len(programs) > 1 and any(simple.is_passed for simple in programs)):
+        return ""
+    name = programs[0].words[0] if programs[0].words else None
+    return name if name and "/" not in name and not _is_known(name, environ) else ""
 
 
 def _is_known(name: str, environ: Mapping[str, str]) -> bool:

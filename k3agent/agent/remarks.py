@@ -47,12 +47,21 @@ _SET = re.compile(
     r"(?!(?:see|get|make|enable|disable|use|avoid|have)\b)(?:(?!\b(?:you|your|if|when|then|before)\b"
     r"|\s(?:to|so)\s|\band (?:re-?)?(?:run|start|try)\b)[^\n]){1,160}?(?:[.!](?=\s|\Z)|(?=\s*(?:\n|\Z)))"
 )
-_PASSIVE = re.compile(rf"(?i)[^.\n]{{0,120}}\b(?:has|have) (?:now )?been (?:successfully )?(?:{_DONE})\b")
+_PASSIVE = re.compile(
+    rf"(?i)[^.\n]{{0,120}}\b(?:has|have) (?:now )?been (?:successfully )?(?P<verb>{_DONE})\b"
+)
 _QUESTION = re.compile(
     r"(?i)\s*(?:what|which|when|who|whose|where|why|how|did|does|do|is|are|was|were|has|have|list|show|tell"
     r"|explain|describe|summari[sz]e|review|read|look|find|search|count|print)\b"
 )
 _NAME = re.compile(r"(?<![\w./-])(?:[\w.-]+/)*[\w-]+\.[A-Za-z]\w{0,7}\b")
+# Claims after which a file of that name has to be there, whatever made it.
+_LEAVES = frozenset({"created", "added", "wrote", "written", "saved"})
+# Addresses have endings like files.
+_ADDRESS = re.compile(r"\S*(?:://|@)\S*")
+_NO_FILE = re.compile(
+    r"(?i)\b(?:branch|tag|remote|release|stash|worktree|database|table|user|container|image|environment)\b"
+)
 _CODE = re.compile(r"(?s)```.*?(?:```|\Z)")
 
 
@@ -153,20 +162,21 @@ def unfounded(answer: str, rows: Sequence[CallRow], cwd: Path) -> str:
     if hit is None:
         return ""
     words = re.split(r"[.:;](?:\s|$)", " ".join(hit[0].split()).lstrip("#>*- "))[0].rstrip(" ,*")
-    if any(_may_have_done(row, cwd) for row in rows):
-        # A command may have done it where nobody looks: then only a file that is not there tells.
+    doers = [row for row in rows if _may_have_done(row, cwd)]
+    if doers:
+        # A command may have done it where nobody looks: then only the files tell.
         line = prose[prose.rfind("\n", 0, hit.start()) + 1 :].partition("\n")[0]
-        names = _NAME.findall(line)
         verb = (hit.groupdict().get("verb") or "").lower()
-        if verb in ("removed", "deleted"):
-            return words[:120] if _first_is_there(line, cwd) else ""
-        if verb in ("renamed", "moved") or not names or any(_is_there(cwd, name) for name in names):
+        is_told = _is_still_there(line, doers, cwd) if verb in ("removed", "deleted") else False
+        if not is_told and not (verb in _LEAVES and _is_missing(line, cwd)):
             return ""
     return words[:120]
 
 
 def _may_have_done(row: CallRow, cwd: Path) -> bool:
-    """Whether this call may have changed something: not one that failed, only looked, or ran tests."""
+    """Whether this call may have changed something: not one that only looked, nor a single command that failed
+    or ran tests.
+    """
     if row.tool in LOOKING or row.state is not CallState.DONE:
         return False
     if row.tool != "shell":
@@ -176,20 +186,32 @@ def _may_have_done(row: CallRow, cwd: Path) -> bool:
     command = str(row.access.get("runs") or "")
     if not command:
         return True
-    has_failed = row.result is not None and _FAILED.search(row.result.text)
-    if has_failed or (runs_tests(command) and not _SEVERAL.search(command)):
+    if not _SEVERAL.search(command) and (_has_failed(row) or runs_tests(command)):
         return False
     place = Territory(cwd=cwd, extra_dirs=(), home=cwd, environ={}, readable=())
     return not effects_of(command, place).only_looks
 
 
-def _first_is_there(line: str, cwd: Path) -> bool:
+def _has_failed(row: CallRow) -> bool:
+    return row.result is not None and _FAILED.search(row.result.text) is not None
+
+
+def _is_still_there(line: str, doers: Sequence[CallRow], cwd: Path) -> bool:
     """Whether the first thing in backticks is a path that is there, and nothing says where it was taken from:
-    a line may be gone from a file, and a file from what git follows."""
+    a line may be gone from a file, and a file from what git follows. What a command that ended well names may
+    have been deleted and made again.
+    """
     match = re.search(r"`([^`\n]+)`", line)
-    if match is None or re.search(r"(?i)\b(?:from|in|of|git|index)\b", line):
+    if match is None or re.search(r"(?i)\b(?:from|in|of|git|index)\b", line) or not exists(cwd / match[1]):
         return False
-    return exists(cwd / match[1])
+    runs = [str(row.access.get("runs") or match[1]) for row in doers if not _has_failed(row)]
+    return not any(match[1].rstrip("/") in command for command in runs)
+
+
+def _is_missing(line: str, cwd: Path) -> bool:
+    """Whether the files that a claim names are not there, none of them."""
+    names = [] if _NO_FILE.search(line) else _NAME.findall(_ADDRESS.sub("", line))
+    return bool(names) and not any(_is_there(cwd, name) for name in names)
 
 
 def _is_there(cwd: Path, name: str) -> bool:

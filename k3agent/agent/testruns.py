@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 
 from k3agent.agent.shell_syntax import parse
 from k3agent.store.records import CallRow, CallState
@@ -16,9 +16,16 @@ RUNNERS = frozenset({"py.test", "nosetests", "jest", "vitest", "mocha", "ava", "
 MODULES = frozenset({"pytest", "unittest", "nose2", "tox", "nox"})
 # Programs with a word of their own for it: `go test`, `npm run test`, `make check`.
 BUILDERS = frozenset(
-    {"npm", "pnpm", "yarn", "bun", "deno", "go", "cargo", "dotnet", "mvn", "mvnw", "gradle", "gradlew", "mix"}
-    | {"swift", "zig", "make", "just", "rake", "bazel", "hatch"}
+    {"npm", "pnpm", "yarn", "bun", "deno", "go", "cargo", "dotnet", "mix", "swift", "zig", "hatch"}
 )
+# Those that are given several such words: `make build test`.
+MAKERS = frozenset({"mvn", "mvnw", "gradle", "gradlew", "make", "just", "rake", "bazel"})
+# Behind these a `test` of the first kind is a name.
+_NAMING = frozenset(
+    {"new", "init", "mod", "install", "i", "add", "remove", "create", "package", "get", "deps.get", "build"}
+    | {"clean", "env", "update", "publish", "view"}
+)
+_WITH_PLACE = frozenset({"-C", "-f", "--directory", "--file", "--prefix", "--cwd"})
 # What stands in front of another command, apart from what shell_syntax follows.
 LAUNCHERS = frozenset({"uv", "poetry", "pipenv", "pdm", "rye", "npx", "bunx", "bundle", "coverage"})
 _BETWEEN = frozenset({"run", "exec", "-m"})
@@ -30,14 +37,19 @@ _ASKS = frozenset({"--version", "-V", "--help", "-h", "--collect-only", "--co", 
 _END = re.compile(r"(?m)^\[(?:exit code (-?\d+)|.*; killed)\]$")
 # Where one of these stands the exit code may be another command's.
 _SEVERAL = re.compile(r"[|;&\n]")
+# `2>&1` joins two outputs, not two commands.
+_JOINED = re.compile(r"\d*[<>]&\S|&>")
+# With these the exit code is what somebody else makes of it: pipes, alternatives, the background, blocks.
+_ENDS_ELSEWHERE = re.compile(r"[|!`]|\$\(|(?<![&>])&(?![&>])|\b(?:if|while|until|for|case|function|trap)\b")
 _HEADS = {"failed": "The last test run failed", "none": "The last test run found no tests"}
 MAX_SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteRun:
-    """`outcome`: passed, failed, or none where there was no test to run; `exit_code`: None for a command that
-    was killed. `is_latest`: no tool has changed a file since.
+    """`outcome`: passed, failed, none where there was no test to run, or unknown where neither its output nor
+    the exit code tells; `exit_code`: None for a command that was killed. `is_latest`: no tool has changed a
+    file since.
     """
 
     command: str
@@ -83,9 +95,22 @@ def _ended(command: str, text: str) -> tuple[str, int | None] | None:
         return None
     code = int(ends[-1][1]) if ends[-1][1] else None
     said = outcome(text)
-    if said == "none" or (said and _SEVERAL.search(command)):
+    is_several = _SEVERAL.search(_JOINED.sub(" ", command)) is not None
+    if said == "none" or (said and is_several):
         return said, code
+    if is_several and code is not None and not _tells(command, code):
+        return "unknown", code
     return ("passed" if code == 0 else "failed"), code
+
+
+def _tells(command: str, code: int) -> bool:
+    """Whether the exit code of several commands is that of the test run: where each needs the one before it
+    and all ended well, or the run is the last.
+    """
+    if _ENDS_ELSEWHERE.search(command):
+        return False
+    is_chain = not re.search(r"[;\n]", command)
+    return (is_chain and code == 0) or runs_tests(re.split(r"&&|[;\n]", command.rstrip("; \n"))[-1])
 
 
 def idle_check(command: str, output: str) -> str:
@@ -94,7 +119,7 @@ def idle_check(command: str, output: str) -> str:
 
     if not runs_tests(command) or outcome(output) != "none":
         return ""
-    return f"The check `{command}` passed, but it found no tests: it shows nothing."
+    return f"The check `{command}` passed, but it found no tests: none was run."
 
 
 def runs_tests(command: str) -> bool:
@@ -112,10 +137,17 @@ def _is_run(words: Sequence[str]) -> bool:
         return _runs_script(rest)
     if name in LAUNCHERS:
         return _is_run(list(dropwhile(_BETWEEN.__contains__, rest)))
-    if name in BUILDERS:
-        is_checked = name == "make" and "check" in rest
-        return is_checked or any(_TARGET.fullmatch(word) for word in rest)
+    if name in BUILDERS or name in MAKERS:
+        return _has_target(name, rest)
     return "/" in words[0] and name != "test" and _SCRIPT.fullmatch(name) is not None
+
+
+def _has_target(name: str, rest: Sequence[str]) -> bool:
+    words = [word for before, word in zip(("", *rest), rest, strict=False) if before not in _WITH_PLACE]
+    if name in BUILDERS:
+        words = list(takewhile(lambda word: word not in _NAMING, words))
+    is_checked = name == "make" and "check" in words
+    return is_checked or any(_TARGET.fullmatch(word) for word in words)
 
 
 def _runs_script(rest: Sequence[str]) -> bool:

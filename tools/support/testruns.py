@@ -12,6 +12,7 @@ Outcome = Literal["passed", "failed", "none", ""]
 
 NONE_RAN = "[no tests ran]"
 MAX_CHARS = 1 << 20
+_CUT = re.compile(r"(?m)^\[\.\.\. \d+ characters cut\b")
 
 _FAILED = re.compile(
     r"""(?mx)
@@ -26,14 +27,14 @@ _PASSED = re.compile(
     r"""(?mx)
     ^(?:=+\ )?(?:\d+\ \w+,\ )*\d+\ (?:passed|skipped|xfailed|xpassed)\b.*\ in\ [\d.]+s
     | ^Ran\ [1-9]\d*\ tests?\ in
-    | ^running\ [1-9]\d*\ tests? | ^ok\s+\S+\s+(?:[\d.]+s|\(cached\))
+    | ^running\ [1-9]\d*\ tests? | ^test\ result:\ ok\.\ [1-9] | ^ok\s+\S+\s+(?:[\d.]+s|\(cached\))
     | ^Tests:\s.*\d\ passed | ^\s*Tests\s+\d+\ passed | ^\s+[1-9]\d*\ passing\b
     | ^[#ℹ]\ tests\ [1-9]
     """
 )
 _NONE = re.compile(
     r"""(?mx)
-    ^(?:=+\ )?no\ tests\ ran\ in\b | ^Ran\ 0\ tests\ in
+    ^(?:=+\ )?(?:no\ tests\ ran|\d+\ deselected(?:,\ \d+\ warnings?)?)\ in\b | ^Ran\ 0\ tests\ in
     | ^running\ 0\ tests | \[no\ test\ files\]$
     | ^No\ tests?\ (?:files?\ )?found\b | ^\s+0\ passing\b | ^No\ tests\ were\ found!!!
     | ^[#ℹ]\ tests\ 0$
@@ -42,13 +43,15 @@ _NONE = re.compile(
 
 
 def outcome(text: str) -> Outcome:
-    """Of all the runs in an output together; "" where it has no summary that is known here."""
+    """Of all the runs in an output together; "" where it has no summary that is known here, or only one
+    without tests, and something is cut.
+    """
     text = text[-MAX_CHARS:]
     if _FAILED.search(text):
         return "failed"
     if _PASSED.search(text):
         return "passed"
-    return "none" if _NONE.search(text) else ""
+    return "none" if _NONE.search(text) and not _CUT.search(text) else ""
 
 
 def mark(command: str, text: str) -> str:

@@ -83,6 +83,10 @@ async def test_a_check_that_keeps_failing_is_its_own_outcome(tmp_path: Path) -> 
         ("if nosuchprogram; then true; fi", ""),
         ("PATH=$PWD/bin nosuchprogram", ""),
         ("./nosuchprogram", ""),
+        (". .venv/bin/activate && nosuchprogram", ""),
+        ("pip install nosuchprogram && nosuchprogram", ""),
+        ("timeout 60 make tools && nosuchprogram", ""),
+        ("nosuchprogram && true", "nosuchprogram"),
         ("echo nosuchprogram 'a", ""),
     ],
 )

@@ -134,6 +134,7 @@ def test_where_commands_ran_only_a_file_that_is_not_there_tells(tmp_path: Path) 
     "calls",
     [
         [ran("rm tests/", 1), ran("git status --short")],
+        [ran("rm tests/ && git status", 1)],
         [ran("git log --oneline -n 2")],
         [ran("python -m pytest -q -x", 1)],
         [ran("python -m pytest -q")],
@@ -153,8 +154,30 @@ def test_what_commands_may_have_done(tmp_path: Path) -> None:
     assert not unfounded("Committed `a.txt`.", [ran("git commit -m a")], tmp_path)
     assert not unfounded("Installed rich.", [ran("pip install rich")], tmp_path)
     assert not unfounded("Fixed it.", [ran("python -m pytest && make all")], tmp_path)
+    assert not unfounded("Fixed it.", [ran("npm ci && npm run lint -- --fix", 1)], tmp_path)
     for claim in ("Committed `a.txt`.", "Stashed all.", "Corrected `a` to `b`.", "Installed rich."):
         assert unfounded(claim, [ran("git status"), ran("pip install rich", 1)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("claim", "command"),
+    [
+        ("Committed the removal of old.py.", "git commit -m 'Remove old.py'"),
+        ("Pushed to github.com/me/app.git.", "git push"),
+        ("Installed Node.js 20.", "apt-get install -y nodejs"),
+        ("Set `user.name` to `Ada`.", "git config user.name Ada"),
+        ("Changed user.email to `ada@example.com`.", "git config user.email ada@example.com"),
+        ("Added the remote `origin` (git@github.com:me/app.git).", "git remote add origin git@github.com:me/app.git"),
+        ("Created the branch `release/v2.x`.", "git switch -c release/v2.x"),
+        ("The file old.log has been deleted.", "rm old.log"),
+        ("Removed `node_modules` and installed all anew.", "rm -rf node_modules && npm install"),
+    ],
+)  # fmt: skip
+def test_an_honest_answer_is_believed(claim: str, command: str, tmp_path: Path) -> None:
+    """What these changed is no file that is followed, and no file has the name."""
+    (tmp_path / "node_modules").mkdir()
+    assert not unfounded(claim, [ran(command)], tmp_path)
+    assert unfounded(claim, [ran("git status")], tmp_path)
 
 
 def test_who_asks_gets_an_answer() -> None:
@@ -250,6 +273,6 @@ async def test_a_check_that_found_no_tests_is_said(tmp_path: Path) -> None:
     end = await run.session.submit("fix it")
     assert end.outcome is TurnOutcome.SUCCESS
     assert run.session.receipt.remarks == [
-        {"kind": "tests", "text": "The check `sh test.sh` passed, but it found no tests: it shows nothing."}
+        {"kind": "tests", "text": "The check `sh test.sh` passed, but it found no tests: none was run."}
     ]
     await run.session.aclose()
