@@ -174,8 +174,8 @@ def unfounded(answer: str, rows: Sequence[CallRow], cwd: Path) -> str:
 
 
 def _may_have_done(row: CallRow, cwd: Path) -> bool:
-    """Whether this call may have changed something: not one that only looked, nor a single command that failed
-    or ran tests.
+    """Whether this call may have changed something: not one that only looked, nor a single command that
+    failed or ran tests.
     """
     if row.tool in LOOKING or row.state is not CallState.DONE:
         return False

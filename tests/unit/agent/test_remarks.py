@@ -167,7 +167,7 @@ def test_what_commands_may_have_done(tmp_path: Path) -> None:
         ("Installed Node.js 20.", "apt-get install -y nodejs"),
         ("Set `user.name` to `Ada`.", "git config user.name Ada"),
         ("Changed user.email to `ada@example.com`.", "git config user.email ada@example.com"),
-        ("Added the remote `origin` (git@github.com:me/app.git).", "git remote add origin git@github.com:me/app.git"),
+        ("Added the remote `origin` (git@github.com:me/app.git).", "git remote add origin g"),
         ("Created the branch `release/v2.x`.", "git switch -c release/v2.x"),
         ("The file old.log has been deleted.", "rm old.log"),
         ("Removed `node_modules` and installed all anew.", "rm -rf node_modules && npm install"),
