@@ -22,13 +22,12 @@ from k3agent.errors import StoreError
 from k3agent.events import AnyEvent, CallEnded, CallProposed, CheckEnded, TurnStarted
 from k3agent.safety.paths import small_text
 from k3agent.store.snapshotrows import COMMIT
-from k3agent.store.worktree import SAFE, bare_environ, refuse_odd
+from k3agent.store.worktree import SAFE, bare_environ, finished, refuse_odd
 from k3agent.types import JsonObject
 
 SCHEMA = "k3agent-receipt/1"
 MAX_FILES = 50_000
 MAX_BYTES = 1 << 30
-MAX_GIT_S = 20.0
 
 
 class TooMuch(Exception):
@@ -70,14 +69,8 @@ def _names(folder: Path) -> list[str]:
     """Relative, sorted."""
     if git_folder(folder) is not None and shutil.which("git"):
         refuse_odd(git_root(folder) or folder, "ls-files")
-        done = subprocess.run(
-            ["git", *SAFE, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=folder,
-            env=bare_environ(os.environ),
-            capture_output=True,
-            timeout=MAX_GIT_S,
-            check=False,
-        )
+        command = ["git", *SAFE, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        done = finished(command, folder, bare_environ(os.environ))
         if done.returncode == 0:
             return sorted({os.fsdecode(name) for name in done.stdout.split(b"\0") if name})
     return sorted(_walked(folder))

@@ -11,29 +11,47 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from k3agent.errors import StoreError
 
 MAX_GIT_S = 60.0
+# A git that sleeps so long and computes nothing waits for the other end of a pipe.
+MAX_ASLEEP_S = 3.0
+# So long it is not asked the same again.
+STUCK_S = 60.0
+LOOK_EVERY_S = 0.5
+MAX_REFS = 5_000
 SAFE = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false")
 
 # A missing object is not fetched: a repository that was cloned in part names the program for that.
 OFFLINE = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 
 
+WAITS = "it waits for a pipe that nobody writes to, in the place of a file"
 WAITED_FOR = (
     ".gitignore",
     ".gitattributes",
     *(
         f".git/{name}"
         for name in (
-            *("HEAD", "config", "index", "packed-refs", "commondir", "shallow"),
-            *("info/exclude", "info/attributes", "objects/info/alternates"),
+            *("HEAD", "config", "config.worktree", "index", "packed-refs", "commondir", "shallow"),
+            *("info/exclude", "info/attributes", "info/grafts", "info/sparse-checkout"),
+            *("objects/info/alternates", "objects/info/commit-graph"),
         )
     ),
 )
+
+
+# Until when: asked again before each call, it would cost those seconds each time.
+_stuck: dict[tuple[Path, tuple[str, ...]], float] = {}
+
+
+class Stuck(OSError):
+    """A program waits for something that nobody will send it."""
 
 
 def _is_odd(path: Path) -> bool:
@@ -45,9 +63,79 @@ def _is_odd(path: Path) -> bool:
 
 def refuse_odd(root: Path, command: str) -> None:
     """Git would wait for a pipe by such a name until somebody writes into it. Raises StoreError."""
-    for name in WAITED_FOR:
+    for name in (*WAITED_FOR, *_loose_refs(root)):
         if _is_odd(root / name):
             raise StoreError(f"git {command} in {root}: {name} is no file; remove it")
+
+
+def _loose_refs(root: Path) -> Iterator[str]:
+    """What lies among the references and is neither file nor folder."""
+    waiting, count = [".git/refs"], 0
+    while waiting and count < MAX_REFS:
+        folder = waiting.pop()
+        try:
+            with os.scandir(root / folder) as found:
+                entries = list(found)
+        except OSError:
+            continue
+        count += len(entries)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(f"{folder}/{entry.name}")
+            elif not entry.is_file(follow_symlinks=False):
+                yield f"{folder}/{entry.name}"
+
+
+def finished(
+    command: Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str] | None,
+    given: bytes = b"",
+    limit_s: float = MAX_GIT_S,
+) -> subprocess.CompletedProcess[bytes]:
+    """What a program that works alone, without processes of its own, has answered. Raises TimeoutExpired
+    after `limit_s`, and OSError (Stuck where it waits for what nobody will send it).
+    """
+    if _stuck.get(asked := (folder, tuple(command)), 0.0) > time.monotonic():
+        raise Stuck(WAITS)
+    pipe = subprocess.PIPE
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(tempfile.TemporaryFile())
+        source.write(given)
+        source.seek(0)
+        process = stack.enter_context(
+            subprocess.Popen(command, cwd=folder, env=environ, stdin=source, stdout=pipe, stderr=pipe)
+        )
+        began = moved_at = time.monotonic()
+        used = -1
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(timeout=LOOK_EVERY_S)
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    now = time.monotonic()
+                before, used = used, _ticks_if_asleep(process.pid)
+                if used < 0 or used != before:
+                    moved_at = now
+                if now - moved_at > MAX_ASLEEP_S:
+                    _stuck[asked] = now + STUCK_S
+                    raise Stuck(WAITS)
+                if now - began > limit_s:
+                    raise subprocess.TimeoutExpired(command, limit_s)
+        except BaseException:
+            process.kill()
+            raise
+
+
+def _ticks_if_asleep(pid: int) -> int:
+    """The CPU time that a sleeping process has used; -1 for one that works, or where that cannot be told."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = text.rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12]) if fields[0] == "S" else -1
+    except (OSError, ValueError, IndexError):
+        return -1
 
 
 def git_program() -> str | None:
@@ -68,15 +156,7 @@ def ask(root: Path, *arguments: str, given: bytes | None = None) -> bytes:
     refuse_odd(root, arguments[0])
     command = [program, *SAFE, "--git-dir", str(root / ".git"), "--work-tree", str(root), *arguments]
     try:
-        done = subprocess.run(
-            command,
-            cwd=root,
-            env=bare_environ(os.environ),
-            input=given if given is not None else b"",
-            capture_output=True,
-            timeout=MAX_GIT_S,
-            check=False,
-        )
+        done = finished(command, root, bare_environ(os.environ), given or b"")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StoreError(f"git {arguments[0]} in {root}: {error}") from error
     if done.returncode:
@@ -96,15 +176,7 @@ def harmless(folder: Path) -> dict[str, str]:
         refuse_odd(top, "config")
         command = [program, "config", "--null", "--name-only", "--get-regexp", r"^(filter|diff)\..*"]
         try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                capture_output=True,
-                timeout=MAX_GIT_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-            found = done.stdout
+            found = finished(command, folder, None).stdout
         except (OSError, subprocess.TimeoutExpired) as error:
             raise StoreError(f"git config in {folder}: {error}") from error
         for key in dict.fromkeys(_names(found)):

@@ -12,6 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from k3agent.store.worktree import finished
 from k3agent.tui.widgets.completion import Candidate
 
 MAX_AGE_S = 15.0
@@ -67,14 +68,7 @@ class FileIndex:
     def _run(self, *argv: str) -> bytes | None:
         """What a program prints; None where it is not there or fails."""
         try:
-            done = subprocess.run(
-                argv,
-                cwd=self._cwd,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=LIST_TIMEOUT_S,
-                check=False,
-            )
+            done = finished(argv, self._cwd, None, limit_s=LIST_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout if done.returncode == 0 else None

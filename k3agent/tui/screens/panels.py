@@ -14,7 +14,7 @@ from textual import work
 from textual.binding import Binding, BindingType
 
 from k3agent.errors import K3AgentError, StoreError
-from k3agent.store.worktree import harmless
+from k3agent.store.worktree import finished, harmless
 from k3agent.tui.safe import safe, safe_line
 from k3agent.tui.screens.dialog import ListScreen
 from k3agent.tui.widgets.code import language_of
@@ -207,15 +207,7 @@ class JobsScreen(ListScreen):
 def _git(cwd: Path, *argv: str) -> str:
     """What git says; nothing where there is no repository."""
     try:
-        done = subprocess.run(
-            ["git", *argv],
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=GIT_LIMIT_S,
-            check=False,
-            env={**os.environ, **harmless(cwd)},
-        )
+        done = finished(["git", *argv], cwd, {**os.environ, **harmless(cwd)}, limit_s=GIT_LIMIT_S)
     except (OSError, StoreError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "replace")

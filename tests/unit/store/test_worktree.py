@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,12 @@ def test_missing_objects_are_not_fetched(root: Path) -> None:
     assert not (root / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["HEAD", "config", "index", "packed-refs", "commondir"])
+@pytest.mark.parametrize(
+    "name", ["HEAD", "config", "index", "packed-refs", "commondir", "refs/heads/x", "refs/tags/v/1"]
+)
 def test_a_pipe_in_the_place_of_a_file_of_git_is_not_waited_for(root: Path, name: str) -> None:
     (root / ".git" / name).unlink(missing_ok=True)
+    (root / ".git" / name).parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(root / ".git" / name)
     (root / "below").mkdir()
     with pytest.raises(StoreError, match=f"{name} is no file; remove it"):
@@ -51,3 +55,30 @@ def test_a_pipe_in_the_place_of_a_file_of_git_is_not_waited_for(root: Path, name
     with pytest.raises(StoreError, match=f"{name} is no file; remove it"):
         worktree.harmless(root / "below")
     assert worktree.roots_of([root / "below"]) == (root,)
+
+
+def test_a_pipe_that_nobody_looked_for_is_waited_for_once_and_shortly(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worktree, "MAX_ASLEEP_S", 0.6)
+    (root / "below").mkdir()
+    os.mkfifo(root / "below" / ".gitignore")
+    (root / "below" / "a.txt").write_text("a")
+    with pytest.raises(StoreError, match=r"git ls-files in .*: it waits for a pipe"):
+        worktree.ignored_paths(root)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with pytest.raises(StoreError, match=r"git ls-files in .*: it waits for a pipe"):
+        worktree.ignored_paths(root)
+
+
+def test_a_program_that_works_is_not_taken_for_one_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worktree, "MAX_ASLEEP_S", 0.6)
+    monkeypatch.setattr(worktree, "LOOK_EVERY_S", 0.1)
+    code = "import sys, time\nend = time.process_time() + 1.5\nwhile time.process_time() < end: pass\n"
+    code += "print(len(sys.stdin.read()))"
+    done = worktree.finished([sys.executable, "-c", code], tmp_path, None, b"x" * 300_000)
+    assert (done.returncode, done.stdout) == (0, b"300000\n")
+    with pytest.raises(subprocess.TimeoutExpired):
+        worktree.finished([sys.executable, "-c", code], tmp_path, None, limit_s=0.3)
