@@ -119,7 +119,7 @@ def run_linter(ctx: Setting) -> Plan | None:
     if rng.random() < MISSING_SHARE:
         said, check = f"bash: line 1: {program}: command not found\n[exit code 127]", checks.declines(command)
     elif found:
-        tail = [f"Found {len(found)} errors."] * (program == "ruff")
+        tail = [f"Found {len(found)} error{'s' * (len(found) > 1)}."] * (program == "ruff")
         said, check = "\n".join([*found, *tail, "[exit code 1]"]), checks.answers(command, *found)
     else:
         said = "All checks passed!\n[exit code 0]" if program == "ruff" else "[exit code 0]"

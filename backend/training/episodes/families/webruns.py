@@ -25,7 +25,7 @@ def _passing(ctx: Setting, project: WebProject, path: str, names: list[str]) -> 
     if project.runner == "jest":
         return f"PASS {path}\n\nTest Suites: 1 passed, 1 total\nTests:       {count} passed, {count} total"
     rows = [f"✔ {name} ({rng.randint(0, 3)}.{rng.randint(10, 99)}ms)" for name in names]
-    return "\n".join([*rows, f"ℹ tests {count}", "ℹ fail 0", f"ℹ pass {count}"])
+    return "\n".join([*rows, f"ℹ tests {count}", f"ℹ pass {count}", "ℹ fail 0"])
 
 
 def _failing(
