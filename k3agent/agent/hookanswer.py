@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from k3agent.types import JsonObject
 
 BLOCKING = 2
+# What a shell says of a program that it cannot start, and from there on of one that a signal has ended.
+NOT_STARTED = (126, 127)
 # Where plain text on standard output is meant for the model.
 TELLING = frozenset(("SessionStart", "UserPromptSubmit"))
 MAX_TEXT = 10_000
@@ -20,7 +22,13 @@ class HookFailed(Exception):
     """A hook that has neither agreed nor objected: it is told of, and the work goes on without it."""
 
 
-class ScriptChanged(HookFailed):
+class HookUnable(HookFailed):
+    """It could not say anything: not started, not ended in time, killed. A guard that cannot look is no
+    consent.
+    """
+
+
+class ScriptChanged(HookUnable):
     """It must not run, or may have been another one when it ran."""
 
 
@@ -45,13 +53,14 @@ class Outcome:
 
 
 def read_answer(event: str, command: str, exit_code: int, stdout: str, stderr: str) -> Outcome:
-    """Raises HookFailed for an exit code other than 0 and 2."""
+    """Raises HookFailed for an exit code other than 0 and 2, HookUnable where it did not run to its end."""
     stdout, stderr = stdout.strip(), stderr.strip()
     if exit_code == BLOCKING:
         return Outcome(decision="deny", reason=_short(stderr or stdout or "it gives no reason"), by=command)
     if exit_code != 0:
         said = _short((stderr or stdout).splitlines()[-1] if stderr or stdout else "it printed nothing", 300)
-        raise HookFailed(f"it ended with code {exit_code}: {said}")
+        is_unable = exit_code < 0 or exit_code > 128 or exit_code in NOT_STARTED
+        raise (HookUnable if is_unable else HookFailed)(f"it ended with code {exit_code}: {said}")
     body = _json_object(stdout)
     if body is None:
         return Outcome(context=_short(stdout) if event in TELLING else "", by=command)

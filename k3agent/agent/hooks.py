@@ -1,7 +1,8 @@
 """The user's scripts around steps and calls: JSON on standard input, exit codes and JSON as the answer.
 
 A hook is the user's own program and runs outside of the sandbox, without secrets in its environment. What it
-prints is data. A hook that fails, hangs or prints nonsense is told of and changes nothing.
+prints is data. A hook that fails, hangs or prints nonsense is told of and changes nothing; where a guard of
+calls could not run, the call is asked about.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from typing import IO, Any
 
 from k3agent.agent.emitter import Emitter
 from k3agent.agent.hashes import file_hashes
-from k3agent.agent.hookanswer import HookFailed, Outcome, ScriptChanged, merged, overridden, read_answer
+from k3agent.agent.hookanswer import (
+    HookFailed,
+    HookUnable,
+    Outcome,
+    ScriptChanged,
+    merged,
+    overridden,
+    read_answer,
+)
 from k3agent.config.hookfiles import Hook
 from k3agent.events import AnyEvent, ApprovalAsked, Noticed
 from k3agent.safety.fencing import fence
@@ -198,16 +207,14 @@ class Hooks:
                 raise ScriptChanged("its script was changed while it ran; start a new session to run it")
             mask = self._parts.mask
             return read_answer(hook.event, hook.command, exit_code, mask(stdout), mask(stderr))
-        except ScriptChanged as failure:
-            why = str(failure)
-            if hook.event == "PreToolUse" and not hook.is_async:
-                # To change a guard must not be a way past it.
-                self._tell("warning", f"The hook `{hook.command}` guards calls and cannot: {why}.")
-                return Outcome(decision="ask", reason=f"`{hook.command}` cannot say: {why}", by=hook.command)
         except HookFailed as failure:
-            why = str(failure)
+            why, is_unable = str(failure), isinstance(failure, HookUnable)
         except OSError as error:
-            why = f"it could not be started: {error.strerror or error}"
+            why, is_unable = f"it could not be started: {error.strerror or error}", True
+        if is_unable and hook.event == "PreToolUse" and not hook.is_async:
+            # To change a guard, to remove it or to hold it up must not be a way past it.
+            self._tell("warning", f"The hook `{hook.command}` guards calls and cannot: {why}.")
+            return Outcome(decision="ask", reason=f"`{hook.command}` cannot say: {why}", by=hook.command)
         self._tell("warning", f"The hook `{hook.command}` for {hook.event} counts for nothing: {why}.")
         return Outcome()
 
@@ -353,7 +360,7 @@ def _stamps(hook: Hook) -> tuple[tuple[int, int], ...]:
 
 
 async def _ended(process: asyncio.subprocess.Process, limit_s: float, files: Sequence[IO[bytes]]) -> None:
-    """Wait for the shell itself. Raises HookFailed where it must be ended."""
+    """Wait for the shell itself. Raises HookUnable where it must be ended."""
     end = time.monotonic() + limit_s
     while True:
         left = end - time.monotonic()
@@ -361,9 +368,9 @@ async def _ended(process: asyncio.subprocess.Process, limit_s: float, files: Seq
             await asyncio.wait_for(process.wait(), max(0.0, min(left, LOOK_EVERY_S)))
             return
         if left <= LOOK_EVERY_S:
-            raise HookFailed(f"it did not end within {limit_s:g} s")
+            raise HookUnable(f"it did not end within {limit_s:g} s")
         if sum(os.fstat(file.fileno()).st_size for file in files) > MAX_WRITTEN_BYTES:
-            raise HookFailed(f"it wrote more than {MAX_WRITTEN_BYTES >> 20} MB")
+            raise HookUnable(f"it wrote more than {MAX_WRITTEN_BYTES >> 20} MB")
 
 
 def _text_of(file: IO[bytes]) -> str:

@@ -147,9 +147,8 @@ async def test_after_a_call_the_model_reads_what_the_hook_says(tmp_path: Path) -
     ("command", "said"),
     [
         ("exit 7", "ended with code 7"),
-        ("sleep 60", "did not end within"),
+        ("exit 1", "ended with code 1"),
         ("echo '{\"broken'; exit 0", ""),
-        ("/nowhere/at/all", "ended with code 127"),
     ],
 )
 async def test_a_failing_hook_changes_nothing(tmp_path: Path, command: str, said: str) -> None:
@@ -161,6 +160,36 @@ async def test_a_failing_hook_changes_nothing(tmp_path: Path, command: str, said
     notices = [event.text for event in run.of(Noticed) if "counts for nothing" in event.text]
     assert len(notices) == bool(said)
     assert all(said in text for text in notices)
+    await run.session.aclose()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("sleep 60", "did not end within"),
+        ("/nowhere/at/all", "ended with code 127"),
+        ("/etc", "ended with code 126"),
+        ("kill -9 $$", "ended with code -9"),
+        ("sh -c 'kill -9 $$'; exit $?", "ended with code 137"),
+    ],
+)
+async def test_a_guard_that_cannot_run_is_no_consent(tmp_path: Path, command: str, said: str) -> None:
+    limit_s = 0.5 if command.startswith("sleep") else 30
+    own_hooks(
+        tmp_path,
+        PreToolUse=[{"matcher": "Bash", "command": command, "timeout": limit_s}],
+        PostToolUseFailure=[{"matcher": "Read", "command": command, "timeout": limit_s}],
+    )
+    run = await hooked(
+        tmp_path, [step(call("shell", command="echo went on")), step(call("read", path="none.txt")), DONE]
+    )
+    await run.session.submit("Go.")
+    assert "went on" not in run.results[0]
+    assert "permission denied" in run.results[0] and "cannot say: it " in run.results[0]
+    notices = [event.text for event in run.of(Noticed) if "guards calls and cannot" in event.text]
+    assert len(notices) == 1 and said in notices[0]
+    # What looks at results guards nothing.
+    assert len([event for event in run.of(Noticed) if "counts for nothing" in event.text]) == 1
     await run.session.aclose()
 
 
