@@ -112,6 +112,8 @@ class TurnLoop:
         self._closing: LimitReached | None = None
         self._is_stopped = False
         self._num_steps = 0
+        # What is to be said of checks that passed in the last round.
+        self._idle_checks: list[str] = []
 
     async def run(self) -> TurnEnd:
         """To the end of the turn. Raises ProviderError and StoreError; passes cancellation on."""
@@ -138,13 +140,11 @@ class TurnLoop:
         parts.receipt.last_test_run = line
         # Where k3agent has made checks of its own, they say how it stands.
         tests = None if parts.checks else run
-        for remark in await parts.dispatcher.remarks.at_end(files, rows, prompt, answer, tests):
-            self._tell(remark)
-
-    def _tell(self, remark: Remark) -> None:
-        text = self._parts.mask(remark.text)
-        self._parts.receipt.remarks.append({"kind": remark.kind, "text": text})
-        self._parts.emitter.emit(Noticed, level="warning", text=text, data=remark.data)
+        found = await parts.dispatcher.remarks.at_end(files, rows, prompt, answer, tests)
+        for remark in (*(Remark("tests", "none", idle) for idle in self._idle_checks), *found):
+            text = parts.mask(remark.text)
+            parts.receipt.remarks.append({"kind": remark.kind, "text": text})
+            parts.emitter.emit(Noticed, level="warning", text=text, data=remark.data)
 
     async def _to_the_end(self) -> TurnEnd:
         leaf = self._parts.transcript.leaf
@@ -385,9 +385,8 @@ class TurnLoop:
                 }
             )
         failed = [result for result in results if result is not None and not result.has_passed]
-        for result in filter(None, results if not failed else ()):
-            if idle := idle_check(result.command, result.output):
-                self._tell(Remark("tests", "none", idle))
+        passed = () if failed else filter(None, results)
+        self._idle_checks = list(filter(None, (idle_check(one.command, one.output) for one in passed)))
         return failed
 
 

@@ -75,7 +75,9 @@ def difference(old: str, new: str) -> str:
     before, after = changed_part(old, new)
     if before and after:
         return f"{before} -> {after}"
-    return f"add {after}" if after else f"drop {before}"
+    if after:
+        return f"add {after}"
+    return f"drop {before}" if before else "mend the spaces"
 
 
 def _lines_apart(one: list[str], two: list[str]) -> str:

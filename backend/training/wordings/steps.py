@@ -202,7 +202,7 @@ def _marked(texts: list[str], rng: Random) -> str:
 def _running(texts: list[str], rng: Random) -> str:
     """The wishes in one sentence, or in some that follow each other."""
     fitting = CHAINS if all(is_command(text) for text in texts) else _LOOSE
-    start, between, last, end = rng.choice(fitting)
+    start, between, last, end = rng.choice([row for row in fitting if row[0] != "both: " or len(texts) == 2])
     text = start + lower_start(texts[0])
     for index, wish in enumerate(texts[1:], 1):
         link = last if index > 1 and index == len(texts) - 1 else between

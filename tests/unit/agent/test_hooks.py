@@ -232,6 +232,16 @@ async def test_stop_has_the_model_go_on_but_not_for_ever(tmp_path: Path) -> None
     await run.session.aclose()
 
 
+async def test_what_is_noticed_of_a_check_is_said_once_however_often_it_is_made(tmp_path: Path) -> None:
+    own_hooks(tmp_path, Stop=[{"command": "echo 'the changelog is missing' >&2; exit 2"}])
+    run = await hooked(tmp_path, [DONE] * 6, checks=("sh test.sh",))
+    (run.workspace / "test.sh").write_text("echo Ran 0 tests in 0.000s; echo OK")
+    await run.session.submit("Go.")
+    assert len(run.client.requests) == 4
+    assert [one["kind"] for one in run.session.receipt.remarks] == ["tests"]
+    await run.session.aclose()
+
+
 async def test_continue_false_ends_the_turn(tmp_path: Path) -> None:
     own_hooks(
         tmp_path,

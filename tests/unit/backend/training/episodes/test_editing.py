@@ -45,7 +45,7 @@ def test_each_error_has_its_own_report(error: str, said: str) -> None:
         ("return text", "return text.strip()", "add .strip()"),
         ("if not x:", "if x:", "drop not"),
         ("if a >= b:", "if a > b:", ">= -> >"),
-        ("    return x", "return x", "drop "),
+        ("    return x", "return x", "mend the spaces"),
         ("return ' '.join(x)", "return ''.join(x)", "' ' -> ''"),
         ("v = 24.9.9", "v = 8.9.9", "24.9.9 -> 8.9.9"),
         ("import sys", "import re\nimport sys", "add import re"),
