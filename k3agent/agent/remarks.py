@@ -37,6 +37,9 @@ _DONE = (
 _CLAIM = re.compile(
     r"(?im)^[\s>*#-]*(?:\d+[.)]\s+)?(?:done[.:!,]?\s+)?"
     rf"(?:(?:I|I've|I have|I\u2019ve|we|we've|we have)\s+(?:now\s+|also\s+|just\s+)?)?(?P<verb>{_DONE})\b"
+    # "Added nothing", and what is done: "Saved sessions lie in …".
+    r"(?!:?\s+(?:nothing|none|no)\b)"
+    r"(?!\s+(?!(?:the|an?|it|this|that|all|both|each)\b)[\w-]+(?:\s+[\w-]+){0,2}\s+(?:is|are|was|were|lies?)\b)"
     r"[^\n]{0,200}"
 )
 # "Set" is also how advice begins, and a noun: only a first sentence that sets one thing to a value counts.
@@ -48,17 +51,27 @@ _SET = re.compile(
     r"|\s(?:to|so)\s|\band (?:re-?)?(?:run|start|try)\b)[^\n]){1,160}?(?:[.!](?=\s|\Z)|(?=\s*(?:\n|\Z)))"
 )
 _PASSIVE = re.compile(
-    rf"(?i)[^.\n]{{0,120}}\b(?:has|have) (?:now )?been (?:successfully )?(?P<verb>{_DONE})\b"
+    rf"(?i)(?<![^.\n])(?![^.\n]{{0,120}}\b(?:no|nothing|none|nobody|neither|not|never)\b)"
+    rf"[^.\n]{{0,120}}\b(?:has|have) (?:now )?been (?:successfully )?(?P<verb>{_DONE})\b"
+)
+# What people put in front of what they want; `request`: words that turn an order into a question.
+_POLITE = re.compile(
+    r"(?i)(?:\s*(?:please|pls|now|okay|ok|hi|hey|hello|so|then|and|also|just"
+    r"|(?P<request>(?:can|could|would|will) you)|I(?:'d| would) like to|I want to|I need to|let's|let me)"
+    r"\b[\s,!.:]*)*"
 )
 _QUESTION = re.compile(
     r"(?i)\s*(?:what|which|when|who|whose|where|why|how|did|does|do|is|are|was|were|has|have|list|show|tell"
-    r"|explain|describe|summari[sz]e|review|read|look|find|search|count|print)\b"
+    r"|explain|describe|summari[sz]e|review|read|look|find|search|count|print|know|see|check|confirm|compare"
+    r"|remind|give me|draft|suggest|propose"
+    r"|(?:write|compose|generate|prepare)\b[^.\n]{0,40}\b(?:message|notes|description|summary|e-?mail|report)"
+    r"|git (?:status|diff|log|show|blame))\b(?!\.\w)"
 )
 _NAME = re.compile(r"(?<![\w./-])(?:[\w.-]+/)*[\w-]+\.[A-Za-z]\w{0,7}\b")
 # Claims after which a file of that name has to be there, whatever made it.
 _LEAVES = frozenset({"created", "added", "wrote", "written", "saved"})
 # Addresses have endings like files.
-_ADDRESS = re.compile(r"\S*(?:://|@)\S*")
+_ADDRESS = re.compile(r"\S*(?:://|@)\S*|\b[\w.-]+\.(?:com|org|net|io|dev)\b")
 _NO_FILE = re.compile(
     r"(?i)\b(?:branch|tag|remote|release|stash|worktree|database|table|user|container|image|environment)\b"
 )
@@ -151,8 +164,14 @@ class Remarks:
 
 
 def asks(prompt: str) -> bool:
-    """Whether the user only wants to know something: an answer may tell of changes that others made."""
-    return prompt.rstrip().endswith("?") or _QUESTION.match(prompt) is not None
+    """Whether the user only wants to know something: an answer may tell of changes that others made. "Can you
+    fix it?" asks for nothing to know.
+    """
+    polite = _POLITE.match(prompt)
+    wish = prompt[polite.end() :] if polite else prompt
+    if _QUESTION.match(wish):
+        return True
+    return prompt.rstrip().endswith("?") and not (polite and polite["request"])
 
 
 def unfounded(answer: str, rows: Sequence[CallRow], cwd: Path) -> str:

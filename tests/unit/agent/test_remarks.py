@@ -103,6 +103,13 @@ NO_CLAIMS = [
     "1. Set PORT to 80.",
     "The limit is in a.py.\nSet LIMIT to 4 there.",
     "It says:\n```\nCreated a file\n```",
+    "Nothing has been changed.",
+    "No file has been modified, as the test passes.",
+    "As it is right, none of the files have been touched or have been changed.",
+    "Implemented nothing yet: which file do you mean?",
+    "Deleted: none.",
+    "Saved sessions lie in ~/.local.",
+    "Fixed versions are pinned in requirements.txt.",
     "",
 ]
 
@@ -180,8 +187,29 @@ def test_an_honest_answer_is_believed(claim: str, command: str, tmp_path: Path) 
     assert unfounded(claim, [ran("git status")], tmp_path)
 
 
-def test_who_asks_gets_an_answer() -> None:
-    assert asks("what changed in a.py?") and asks("List the new files") and not asks("add a test")
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "what changed in a.py?",
+        "List the new files",
+        "Please explain the last commit",
+        "hi, can you tell me what was fixed?",
+        "I'd like to know what the last commit did",
+        "Write a commit message for what is staged",
+        "ok, draft the release notes since v1.2",
+        "the build is red, whose change is it?",
+    ],
+)
+def test_who_asks_gets_an_answer(prompt: str) -> None:
+    assert asks(prompt)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["add a test", "Can you fix the failing test?", "please, could you rename a to b?", "write notes.md", ""],
+)
+def test_who_wants_something_done_does_not_ask(prompt: str) -> None:
+    assert not asks(prompt)
 
 
 async def test_in_a_turn(tmp_path: Path) -> None:
