@@ -240,35 +240,36 @@ def wrap_code(line: Text, width: int) -> list[Row]:
     if line.cell_len <= width:
         return [segments(line)]
     rows: list[Row] = []
-    left = segments(line)
     row: Row = []
     room = width
-    while left:
-        part = left.pop(0)
-        if part.cell_length <= room:
-            row.append(part)
-            room -= part.cell_length
-            continue
-        at = _fitting(part.text, room)
-        if at:
-            row.append(Segment(part.text[:at], part.style))
-        rows.append(row)
-        row, room = [], width
-        if part.text[at:]:
-            left.insert(0, Segment(part.text[at:], part.style))
+    for part in segments(line):
+        at = 0
+        while at < len(part.text):
+            end, used = _fitting(part.text, at, room)
+            if end > at:
+                row.append(Segment(part.text[at:end], part.style))
+            at, room = end, room - used
+            if at < len(part.text):
+                rows.append(row)
+                row, room = [], width
     rows.append(row)
     return rows
 
 
-def _fitting(text: str, room: int) -> int:
-    """How many letters fit. Rich would cut one of two cells through, and show none."""
+def _fitting(text: str, start: int, room: int) -> tuple[int, int]:
+    """How far the letters from `start` on fit, and what room they take. Rich would cut one of two cells
+    through, and show none.
+    """
     if text.isascii():
-        return room
-    for at, letter in enumerate(text):
-        room -= get_character_cell_size(letter)
-        if room < 0:
-            return at
-    return len(text)
+        end = min(start + room, len(text))
+        return end, end - start
+    used = 0
+    for at in range(start, len(text)):
+        size = get_character_cell_size(text[at])
+        if used + size > room:
+            return at, used
+        used += size
+    return len(text), used
 
 
 def table_rows(cells: list[list[Text]], num_head: int, width: int, palette: Palette) -> list[Row]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.text import Text
 from support.agents import call, step
 from support.screens import Screen, running
@@ -36,6 +38,33 @@ def test_code_is_broken_into_rows_of_any_width(width: int) -> None:
     rows = wrap_code(Text("ab漢字cd"), width)
     assert "".join(segment.text for row in rows for segment in row) == "ab漢字cd"
     assert all(sum(segment.cell_length for segment in row) <= max(width, 2) for row in rows)
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("abc 漢é\u0301😀", max_size=40), st.sampled_from(["bold", "red"])), max_size=6
+    ),
+    st.integers(2, 17),
+)
+def test_rows_of_code_are_full_and_keep_every_letter_and_style(
+    parts: list[tuple[str, str]], width: int
+) -> None:
+    line = Text()
+    for text, style in parts:
+        line.append(text, style)
+    rows = wrap_code(line, width)
+    assert "".join(segment.text for row in rows for segment in row) == line.plain
+    styles = [style for text, style in parts for _ in text]
+    assert [str(segment.style) for row in rows for segment in row for _ in segment.text] == styles
+    lengths = [sum(segment.cell_length for segment in row) for row in rows]
+    # Only where a wide letter does not fit any more is a cell left.
+    assert all(width - 1 <= length <= width for length in lengths[:-1])
+    assert lengths[-1] <= width
+
+
+def test_a_line_of_a_million_letters_is_broken_up_once() -> None:
+    rows = wrap_code(Text("x = 1; " * 150_000), 100)
+    assert len(rows) == 10_500
 
 
 async def squeeze(screen: Screen) -> None:
