@@ -19,7 +19,7 @@ from pathlib import Path
 from k3agent.errors import StoreError
 
 MAX_GIT_S = 60.0
-# A git that sleeps so long and computes nothing waits for the other end of a pipe.
+# A git that sleeps so long without a break waits for the other end of a pipe.
 MAX_ASLEEP_S = 3.0
 # So long it is not asked the same again.
 STUCK_S = 60.0
@@ -93,8 +93,8 @@ def finished(
     given: bytes = b"",
     limit_s: float = MAX_GIT_S,
 ) -> subprocess.CompletedProcess[bytes]:
-    """What a program that works alone, without processes of its own, has answered. Raises TimeoutExpired
-    after `limit_s`, and OSError (Stuck where it waits for what nobody will send it).
+    """What a program has answered that needs nothing of anybody. Raises TimeoutExpired after `limit_s`, and
+    OSError (Stuck where it waits for what nobody will send it).
     """
     if _stuck.get(asked := (folder, tuple(command)), 0.0) > time.monotonic():
         raise Stuck(WAITS)
@@ -107,7 +107,7 @@ def finished(
             subprocess.Popen(command, cwd=folder, env=environ, stdin=source, stdout=pipe, stderr=pipe)
         )
         began = moved_at = time.monotonic()
-        used = -1
+        naps = -1
         try:
             while True:
                 try:
@@ -115,8 +115,8 @@ def finished(
                     return subprocess.CompletedProcess(command, process.returncode, out, err)
                 except subprocess.TimeoutExpired:
                     now = time.monotonic()
-                before, used = used, _ticks_if_asleep(process.pid)
-                if used < 0 or used != before:
+                before, naps = naps, _naps_if_asleep(process.pid)
+                if naps < 0 or naps != before:
                     moved_at = now
                 if now - moved_at > MAX_ASLEEP_S:
                     _stuck[asked] = now + STUCK_S
@@ -128,14 +128,23 @@ def finished(
             raise
 
 
-def _ticks_if_asleep(pid: int) -> int:
-    """The CPU time that a sleeping process has used; -1 for one that works, or where that cannot be told."""
+def _naps_if_asleep(pid: int) -> int:
+    """How often a process that sleeps has fallen asleep: one that waits for a slow disk does so again and
+    again. -1 for one that has a child or a thread at work, or where that cannot be told.
+    """
+    count = 0
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        fields = text.rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12]) if fields[0] == "S" else -1
-    except (OSError, ValueError, IndexError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            told = dict(
+                line.split(":", 1)
+                for line in (thread / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+            )
+            if told["State"].split()[0] != "S" or (thread / "children").read_text(encoding="ascii").strip():
+                return -1
+            count += int(told["voluntary_ctxt_switches"]) + int(told["nonvoluntary_ctxt_switches"])
+    except (OSError, ValueError, KeyError):
         return -1
+    return count
 
 
 def git_program() -> str | None:

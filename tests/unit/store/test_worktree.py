@@ -82,3 +82,19 @@ def test_a_program_that_works_is_not_taken_for_one_that_waits(
     assert (done.returncode, done.stdout) == (0, b"300000\n")
     with pytest.raises(subprocess.TimeoutExpired):
         worktree.finished([sys.executable, "-c", code], tmp_path, None, limit_s=0.3)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time\nfor _ in range(25): time.sleep(0.08)",
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(2)'])",
+    ],
+    ids=["a slow disk", "a child"],
+)
+def test_a_program_that_sleeps_again_and_again_or_has_a_child_is_not_taken_for_one_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(worktree, "MAX_ASLEEP_S", 0.6)
+    monkeypatch.setattr(worktree, "LOOK_EVERY_S", 0.1)
+    assert worktree.finished([sys.executable, "-S", "-c", code], tmp_path, None).returncode == 0
