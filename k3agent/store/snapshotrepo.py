@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import subprocess
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,6 +25,9 @@ from k3agent.store.worktree import bare_environ, git_program
 FOLDER = "snapshots"
 # From so many loose objects on they are packed; nothing is deleted by it.
 MAX_LOOSE = 4_000
+# No git takes so long to write one.
+MAX_DRAFT_AGE_S = 3600
+_DRAFT = re.compile(r"\btmp_(?:pack|idx|rev)_\w+")
 KINDS = (b"blob ", b"tree ", b"commit ", b"tag ")
 OPTIONS = (
     ("core.compression", "1"),
@@ -197,10 +202,21 @@ class SnapshotRepository:
         for report in self._git_dir.glob("fast_import_crash_*"):
             report.unlink(missing_ok=True)
         if code:
+            self._drop_drafts(said)
             reason = next((line for line in said.splitlines() if line.startswith("fatal:")), said).strip()
             raise StoreError(
                 f"the files in {self.root} cannot be saved to {self.folder}: {reason or f'git: {code}'}"
             )
+
+    def _drop_drafts(self, said: str) -> None:
+        """What a git that failed has left half-written, by its own words or by age: on a full disk it would
+        take the room for all later attempts.
+        """
+        named = set(_DRAFT.findall(said))
+        for path in (self._git_dir / "objects" / "pack").glob("tmp_*"):
+            with contextlib.suppress(OSError):
+                if path.name in named or time.time() - path.stat().st_mtime > MAX_DRAFT_AGE_S:
+                    path.unlink()
 
     @contextlib.contextmanager
     def contents(self) -> Iterator[Callable[[str, Callable[[bytes], Any]], None]]:

@@ -148,3 +148,19 @@ def test_one_file_that_is_lost_keeps_no_other_from_coming_back(tmp_path: Path, r
     assert list(restorer.failures) == ["a.txt"]
     assert "is missing in" in restorer.failures["a.txt"]
     assert (root / "d/e/c.txt").read_text() == "three\n"
+
+
+def test_what_a_failed_git_has_left_does_not_keep_the_disk_full(tmp_path: Path, root: Path) -> None:
+    home = tmp_path / "home"
+    place = Snapshots(home, root)
+    place.save("s", Rules())
+    pack = repository(home) / "objects" / "pack"
+    pack.mkdir(exist_ok=True)
+    old, new, others = pack / "tmp_pack_old", pack / "tmp_pack_named", pack / "tmp_pack_others"
+    for path in (old, new, others):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    with pytest.raises(StoreError, match="cannot be saved"), place._importer() as stream:
+        stream.write(f"no order of {new}\n".encode())
+    # That of another process may be whole in a moment.
+    assert list(pack.glob("tmp_*")) == [others]
