@@ -2,8 +2,7 @@
 enough for training.
 
 All but shell are the real tools. shell has the real tool's output format; it runs Python commands in a
-zygote and everything
-else in a real shell.
+zygote and everything else in a real shell.
 """
 
 import asyncio
@@ -31,6 +30,7 @@ from k3agent.tools.edit import EditTool
 from k3agent.tools.glob import GlobTool
 from k3agent.tools.grep import GrepTool
 from k3agent.tools.read import ReadTool
+from k3agent.tools.support import testruns
 from k3agent.tools.support.freshness import Freshness
 from k3agent.tools.write import WriteTool
 
@@ -234,7 +234,8 @@ class Toolbox:
         for prefix in (sys.prefix, sys.base_prefix):
             output = output.replace(f"{prefix}/", "/usr/")
         output = output.rstrip()
-        return f"{output}\n[exit code {code}]" if output else f"[exit code {code}]"
+        idle = "" if code else testruns.mark(command, output)
+        return "\n".join(filter(None, (output, idle, f"[exit code {code}]")))
 
 
 def refusal(command: str, why: str, root: str) -> str:

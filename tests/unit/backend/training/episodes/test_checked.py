@@ -144,6 +144,14 @@ def test_an_edit_that_failed_is_refused_until_something_changed(player: Player) 
     assert "not found" in box.call("edit", wrong).text
 
 
+def test_a_run_without_tests_is_marked_as_the_tool_marks_it(player: Player) -> None:
+    player.box.workspace.reset({"a.txt": "Ran 0 tests in 0.000s\n\nOK\n"})
+    player.box.new_session()
+    shown = player.box.call("shell", {"command": "cat a.txt # the tests"}).text
+    assert shown.endswith("\nOK\n[no tests ran]\n[exit code 0]")
+    assert "[no" not in player.box.call("shell", {"command": "cat a.txt; exit 5 # the tests"}).text
+
+
 def test_the_oracle_never_learns_an_edit_that_changes_nothing(player: Player) -> None:
     session = Session(player.box, random.Random(1))
     with pytest.raises(ValueError, match="changes nothing"):
