@@ -3,7 +3,7 @@
 import re
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.families.running import denied, output_of
+from k3agent.backend.training.episodes.families.running import run_installed
 from k3agent.backend.training.episodes.policy import Hit, base_name, hits
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Plan, Report, Session
@@ -71,14 +71,7 @@ def _play(session: Session) -> tuple[str, str]:
             "No linter is set up.",
             "I find no linter in the settings of this project, so I ran none. Which command shall I run?",
         )
-    result = session.call("shell", f"They name it. Run {command}", command=command)
-    if result.is_error:
-        raise denied(result.text)
-    rows, code = output_of(result.text)
-    if code == 127:
-        raise Report(
-            "It is not installed.", f"I could not run `{command}`: {rows[-1] if rows else 'exit 127'}"
-        )
+    rows, code = run_installed(session, f"They name it. Run {command}", command)
     if not code:
         said = f": `{rows[-1]}`" if rows else "."
         return "Exit code 0: nothing to complain.", f"`{command}` finds no problems{said}"

@@ -46,14 +46,7 @@ def play_tests(session: Session, task: str, target: str = "") -> tuple[str, str]
 
 def _play_own(session: Session, path: str, command: str) -> tuple[str, str]:
     """Run a project's own tests and report."""
-    result = session.call("shell", f"{path} is there. Run {command}", command=command)
-    if result.is_error:
-        raise denied(result.text)
-    rows, code = output_of(result.text)
-    if code == 127:
-        raise Report(
-            "It is not installed.", f"I could not run `{command}`: {rows[-1] if rows else 'exit 127'}"
-        )
+    rows, code = run_installed(session, f"{path} is there. Run {command}", command)
     if code:
         shown = "\n".join([row for row in rows if row.strip() and row[:2] != "> "][:MAX_SHOWN])
         return f"Exit code {code}: they fail.", f"The tests fail (`{command}`):\n```\n{shown}\n```"
@@ -140,6 +133,19 @@ def run_tests_file(ctx: Setting) -> Plan | None:
         )
 
     return Plan("run_tests_file", "run", {"path": shown}, play, check, ("file", path))
+
+
+def run_installed(session: Session, think: str, command: str) -> tuple[list[str], int]:
+    """Output lines and exit code of a command whose program need not be there; a report where it is not."""
+    result = session.call("shell", think, command=command)
+    if result.is_error:
+        raise denied(result.text)
+    rows, code = output_of(result.text)
+    if code == 127:
+        raise Report(
+            "It is not installed.", f"I could not run `{command}`: {rows[-1] if rows else 'exit 127'}"
+        )
+    return rows, code
 
 
 def output_of(text: str) -> tuple[list[str], int]:
