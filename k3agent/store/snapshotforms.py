@@ -81,9 +81,33 @@ def link_target(place: Path) -> bytes:
     return os.fsencode(os.readlink(place))  # noqa: PTH115
 
 
-def open_file(place: Path) -> int:
-    """Neither follows a link nor waits for somebody at the other end of a pipe."""
-    return os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def open_file(root: Path, path: str) -> int:
+    """A file below `root`. Neither follows a link, also one that has just taken the place of a folder on the
+    way, nor waits for somebody at the other end of a pipe.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(root / path, flags)
+    if _is_at(fd, root / path):
+        return fd
+    # The root itself may be reached by a link, or the system does not tell.
+    os.close(fd)
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        *folders, name = path.split("/")
+        for part in folders:
+            inner = os.open(part, flags | os.O_DIRECTORY, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(name, flags, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _is_at(fd: int, place: Path) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}") == str(place)  # noqa: PTH115 - as above
+    except OSError:
+        return False
 
 
 def quoted(path: str) -> bytes:
@@ -133,7 +157,7 @@ def identify(root: Path, path: str, tree: Tree) -> None:
             data = link_target(place)
             entry.blob = blob_id(len(data), [data], None)
             return
-        with os.fdopen(open_file(place), "rb") as file:
+        with os.fdopen(open_file(root, path), "rb") as file:
             entry.blob = blob_id(entry.size, chunks(file, entry.size), None)
     except (FileNotFoundError, FileChanged):
         del tree.files[path]

@@ -218,7 +218,7 @@ class Snapshots(SnapshotRepository):
                 data = link_target(place)
                 settle(entry, info := place.lstat(), info)
                 return blob_id(len(data), [data], None) == blob
-            with os.fdopen(open_file(place), "rb") as file:
+            with os.fdopen(open_file(self.root, path), "rb") as file:
                 before = os.fstat(file.fileno())
                 data = file.read(CHUNK + 1)
                 if not stat.S_ISREG(before.st_mode) or blob_id(len(data), [data], None) != blob:
@@ -278,7 +278,7 @@ class Snapshots(SnapshotRepository):
                 stream.write(b"%bdata %d\n%b\n" % (head, len(data), data))
                 settle(entry, info := place.lstat(), info)
                 return True
-            fd = open_file(place)
+            fd = open_file(self.root, path)
         except FileNotFoundError:
             return False
         except OSError:

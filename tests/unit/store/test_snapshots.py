@@ -206,12 +206,12 @@ def test_a_known_state_makes_a_new_process_read_only_what_changed(tmp_path: Path
     monkeypatch.setattr(filetree, "RACY_NS", 0)
     place.save("s", Rules())
     place.remember()
-    opened: list[Path] = []
-    monkeypatch.setattr(snapshots, "open_file", lambda path: opened.append(path) or open_file(path))
+    opened: list[tuple[Path, str]] = []
+    monkeypatch.setattr(snapshots, "open_file", lambda *place: opened.append(place) or open_file(*place))
     files(root, b="2 is longer")
     again = Snapshots(tmp_path / "home", root)
     saved = again.save("s", Rules())
-    assert opened == [root / "b"]
+    assert opened == [(root, "b")]
     assert again.load(saved.commit).files.keys() == {"a", "b"}
 
 
@@ -299,3 +299,20 @@ def test_a_data_folder_named_by_a_relative_path(tmp_path: Path, monkeypatch) -> 
     monkeypatch.chdir(root)
     commit = Snapshots(Path("../home"), root).save("s", Rules()).commit
     assert Snapshots(tmp_path / "home", root).load(commit).files.keys() == {"a"}
+
+
+def test_a_folder_that_has_become_a_link_is_not_read_through(tmp_path: Path) -> None:
+    root, outside = tmp_path.resolve() / "ws", tmp_path.resolve() / "outside"
+    for folder in (root / "a" / "c", outside / "c"):
+        folder.mkdir(parents=True)
+        (folder / "b.txt").write_text(folder.parent.name)
+    by_link = tmp_path.resolve() / "link"
+    by_link.symlink_to(root)
+    for place in (root, by_link):
+        with os.fdopen(open_file(place, "a/c/b.txt")) as file:
+            assert file.read() == "a"
+    (root / "a").rename(root / "old")
+    (root / "a").symlink_to(outside)
+    for place in (root, by_link):
+        with pytest.raises(OSError, match="a"):
+            open_file(place, "a/c/b.txt")
