@@ -10,6 +10,7 @@ from k3agent.backend.training.episodes.editing import edit_text
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.functions import play_delete_def
 from k3agent.backend.training.episodes.families.names import new_name, play_delete, play_rename
+from k3agent.backend.training.episodes.families.pairs import PAIRS
 from k3agent.backend.training.episodes.families.read import play_explain, play_show, play_used
 from k3agent.backend.training.episodes.families.values import changed_text, pick, play_set
 from k3agent.backend.training.episodes.policy import open_file, show
@@ -294,7 +295,8 @@ def joined(ctx: Setting) -> Plan | None:
         plan = ctx.rng.choices(entries, [item.weight for item in entries])[0].make(ctx)
         if plan is None or plan.prepare or plan.setup or any("\n" in value for value in plan.slots.values()):
             continue
-        plans.append(plan)
+        if plan.goal not in PAIRS:
+            plans.append(plan)
         if len(plans) == 2:
             break
     if len(plans) < 2:

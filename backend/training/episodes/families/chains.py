@@ -15,6 +15,7 @@ from k3agent.backend.training.episodes.families.adding import squeeze
 from k3agent.backend.training.episodes.families.creating import new_path, write_new
 from k3agent.backend.training.episodes.families.functions import code_of, draw_new, thought_of
 from k3agent.backend.training.episodes.families.gittasks import with_commit
+from k3agent.backend.training.episodes.families.pairs import PAIRS
 from k3agent.backend.training.episodes.families.repair import fixed, play_fix
 from k3agent.backend.training.episodes.families.versions import VERSIONED, draw_version, versioned
 from k3agent.backend.training.episodes.gitrepo import Commit, Repository, git
@@ -177,7 +178,7 @@ def _tried(ctx: Setting, families: tuple[str, ...]) -> Tried | None:
         plan = ctx.rng.choices(entries, [item.weight for item in entries])[0].make(ctx)
         if plan is None or plan.prepare or plan.setup or plan.instructions or plan.commands or plan.alone:
             continue
-        if plan.prompt is not None or not (text := said(ctx, plan)):
+        if plan.prompt is not None or plan.goal in PAIRS or not (text := said(ctx, plan)):
             continue
         before = dict(ctx.facts.files)
         box.workspace.reset(before)

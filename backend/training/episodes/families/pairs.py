@@ -16,6 +16,8 @@ from k3agent.backend.training.episodes.families.values import (
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Play, Session, in_turn
 
+PAIRS = frozenset(("set_two", "set_two_in", "rename_two", "add_line_both"))
+"""Goals that count two tasks: no part of a message that counts its own."""
 HASHED = ("py", "sh", "toml", "yaml", "yml", "cfg", "conf", "ini", "md", "txt")
 """Files in which a line that begins with # can stand."""
 

@@ -1,10 +1,11 @@
 """Later goals of the second edition: what their oracles derive, read and leave, on real files."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
-from k3agent.backend.training.episodes import goals as _goals  # noqa: F401 - registers all goals
+from k3agent.backend.training.episodes import goals
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.creating import ENDINGS
 from k3agent.backend.training.episodes.families.gitmore import NAMED
@@ -18,7 +19,7 @@ from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.policy import View
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import GOALS, Setting
-from k3agent.backend.training.episodes.session import Outcome, Report, Session, in_turn, played, told
+from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session, in_turn, played, told
 from k3agent.backend.training.episodes.webproject import draw_web_project
 from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
@@ -154,6 +155,30 @@ def test_several_tasks_are_counted_and_what_ends_one_ends_not_all() -> None:
         ]
         assert answers == ["There is no `z`.", *["There is no `x`; I took `y`. Nothing here."] * 2]
         assert session.messages[-1]["content"].startswith("1. There is no `z`.\n2. There is no `x`; I took")
+    finally:
+        player.close()
+
+
+@pytest.mark.parametrize("make", [GOALS["chain_list"].make, goals.joined], ids=["chain", "joined"])
+def test_tasks_are_counted_once(make: Callable[[Setting], Plan | None]) -> None:
+    rng = random.Random(5)
+    played_ones = 0
+    player = Player(14, 0, strict=True)
+    try:
+        while played_ones < 8:
+            words = Words(rng)
+            project = draw_project(rng, words)
+            plan = make(Setting(Facts(dict(project.files)), rng, words, project))
+            if plan is None:
+                continue
+            player.box.workspace.reset(project.files)
+            player.box.new_session()
+            session = Session(player.box, rng, max_chars=10**6)
+            session.user(plan.prompt or "")
+            session.answer(*reversed(played(plan, session)))
+            said = " ".join(row.get("reasoning_content", "") for row in session.messages)
+            assert said.count("tasks. The first:") == 1, said
+            played_ones += 1
     finally:
         player.close()
 
