@@ -2,7 +2,7 @@
 is not there. `Path.exists` and its like raise an error then.
 """
 
-# ruff: noqa: PTH110, PTH112, PTH113 - these are the ones that do not raise
+# ruff: noqa: PTH110, PTH112, PTH113, PTH115 - these neither raise nor tidy a path up
 
 import errno
 import os
@@ -22,6 +22,16 @@ def is_file(path: Path) -> bool:
 
 def is_folder(path: Path) -> bool:
     return os.path.isdir(path)
+
+
+def is_at(fd: int, path: Path) -> bool:
+    """Whether an open file is the one of this path, and no link was on the way; False where the system does
+    not tell.
+    """
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}") == str(path)
+    except OSError:
+        return False
 
 
 def small_text(path: Path) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from k3agent.safety.paths import is_at
 from k3agent.store import filetree
 from k3agent.store.filetree import Entry, Tree
 
@@ -87,7 +88,7 @@ def open_file(root: Path, path: str) -> int:
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(root / path, flags)
-    if _is_at(fd, root / path):
+    if is_at(fd, root / path):
         return fd
     # The root itself may be reached by a link, or the system does not tell.
     os.close(fd)
@@ -101,13 +102,6 @@ def open_file(root: Path, path: str) -> int:
         return os.open(name, flags, dir_fd=folder)
     finally:
         os.close(folder)
-
-
-def _is_at(fd: int, place: Path) -> bool:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}") == str(place)  # noqa: PTH115 - as above
-    except OSError:
-        return False
 
 
 def quoted(path: str) -> bytes:

@@ -13,13 +13,13 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from k3agent.errors import ToolError
+from k3agent.safety.paths import is_at
 
 # What the running call was allowed to touch, files or folders with all below them; None: nobody judges.
 _judged: ContextVar[tuple[Path, ...] | None] = ContextVar("judged", default=None)
 
 # A folder that may be searched but not listed can be gone through where the system knows O_PATH.
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OWN_FILES = "/proc/self/fd"
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def open_read(path: Path) -> int:
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags)
     # That no link was on the way is seen at once where the system tells of it.
-    if _is_at(fd, path):
+    if is_at(fd, path):
         return fd
     os.close(fd)
     with parent_of(path) as (folder, name):
@@ -58,14 +58,6 @@ def open_folder(path: Path) -> int:
     """A descriptor of the folder at this resolved path, to be gone into."""
     with parent_of(path / "_") as (folder, _):
         return os.dup(folder)
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    try:
-        # Path.readlink would tidy the text up.
-        return os.readlink(f"{_OWN_FILES}/{fd}") == str(path)  # noqa: PTH115
-    except OSError:
-        return False
 
 
 @contextlib.contextmanager
