@@ -274,6 +274,7 @@ async def test_the_draft_is_written_about_once_a_second(
     from k3agent.agent import step as step_module
 
     monkeypatch.setattr(step_module, "DRAFT_EVERY_S", 0.0)
+    monkeypatch.setattr(step_module, "DRAFT_REST", 0)
     drafts: list[str] = []
     deltas = [
         TextDelta(text="one "),
