@@ -16,7 +16,6 @@ from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.engine.accounts import levels
 from k3agent.backend.engine.canonical import Canonicaliser
-from k3agent.backend.engine.copying import Copying
 from k3agent.backend.engine.draft import PromptLookup
 from k3agent.backend.engine.fingerprint import fingerprint
 from k3agent.backend.engine.grammar import Grammar
@@ -81,7 +80,6 @@ class Engine:
         self._canonicaliser = Canonicaliser(self.cache, runner, chunk)
         self._chunk = chunk
         self._sampler = Sampler(runner.device, settings.kernels)
-        self._copying = Copying.from_dir(settings.model_dir, tokenizer, runner.config.vocab_size)
         self._taker = TokenTaker(tokenizer, self._sampler, runner.max_model_len)
         self._reports: list[Report] = []
         self._sums = dict.fromkeys(SUMS, 0.0)
@@ -121,13 +119,7 @@ class Engine:
             request_id=request.request_id,
             token_ids=token_ids,
             params=params,
-            choice=Choice(
-                params,
-                token_ids,
-                vocab_size,
-                self._runner.device,
-                self._copying.begin(token_ids) if self._copying else None,
-            ),
+            choice=Choice(params, token_ids, vocab_size, self._runner.device),
             grammar=Grammar(self._tokenizer, spec) if spec else None,
             stops=stops,
             lookup=PromptLookup(vocab_size) if self._runner.trail_slots else None,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from k3agent.backend.engine.copying import Copied
 from k3agent.backend.engine.grammar import Allowed, Free, Masked
 from k3agent.backend.engine.messages import SamplingParams, TokenLogprobs
 from k3agent.backend.errors import BackendError
@@ -31,11 +30,8 @@ class Choice:
         prompt_ids: list[int],
         vocab_size: int,
         device: torch.device,
-        copied: Copied | None = None,
     ) -> None:
         self.params = params
-        self.copied = copied
-        """Has read the prompt; None for models that need no help."""
         self.generator = _generator(params, device)
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
         """Of what is drawn on the device."""
@@ -58,7 +54,7 @@ class Choice:
     @property
     def is_free(self) -> bool:
         """Do the logits and the parameters say everything, without a memory of what was said?"""
-        is_bare = self.counts is None and self.is_known is None and self.copied is None
+        is_bare = self.counts is None and self.is_known is None
         return is_bare and self.params.logprobs is None
 
     def seed_at(self, position: int) -> int:
@@ -70,8 +66,6 @@ class Choice:
 
     def took(self, token_ids: list[int]) -> None:
         """Note tokens that were added to the answer, chosen or forced."""
-        if self.copied is not None:
-            self.copied.read(token_ids)
         if self.counts is not None:
             ids = torch.tensor(token_ids, dtype=torch.long, device=self.counts.device)
             self.counts.index_add_(0, ids, torch.ones_like(ids, dtype=self.counts.dtype))
@@ -84,12 +78,8 @@ class Choice:
         self.is_known.index_fill_(0, ids, True)
 
     def penalise(self, logits: Tensor, ids: Tensor | None) -> Tensor:
-        """Logits after the penalties; `ids` are those of the logits when they are not all. Copies are raised
-        in free text only: what chooses among few spellings is no word.
-        """
+        """Logits after the penalties; `ids` are those of the logits when they are not all."""
         params = self.params
-        if self.copied is not None and ids is None:
-            logits = self.copied.apply(logits)
         if self.is_known is not None:
             known = self.is_known if ids is None else self.is_known[ids]
             factor = params.repetition_penalty

@@ -40,8 +40,6 @@ SPECIAL_TOKENS = (
     *(f"<|reserved_token_{4092 + i}|>" for i in range(4)),
 )
 FIRST_SPECIAL = VOCAB_SIZE - len(SPECIAL_TOKENS)
-COPYING = {"word": 10.0}
-"""Strengths of `engine/copying.py` for nano, chosen on generated held-out episodes."""
 
 
 def special_ids() -> dict[str, int]:
@@ -119,7 +117,7 @@ def nano_config() -> dict[str, Any]:
         "tie_word_embeddings": False,
         **tokens,
         "text_config": text,
-        "k3agent": {"copying": COPYING, "instructions": True},
+        "k3agent": {"instructions": True},
     }
 
 

@@ -2,8 +2,7 @@
 before it are right?
 
 `python -m k3agent.backend.training.teacher_forced --episodes 20 --out report.json` needs no GPU; the same
-seed and the same generator give the same episodes, so that two sets of weights can be compared. Copies are
-raised as the folder says (`engine/copying.py`), here also where the grammar would choose; `--no-copying`.
+seed and the same generator give the same episodes, so that two sets of weights can be compared.
 """
 
 import argparse
@@ -17,7 +16,6 @@ from pathlib import Path
 import torch
 
 from k3agent.backend.chat.tokenizer import Tokenizer
-from k3agent.backend.engine.copying import Copying
 from k3agent.backend.model.inputs import PAGE_SIZE, CacheTensors, ForwardBatch, allocate_cache
 from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.model.weights import load_model
@@ -89,20 +87,11 @@ def family_episodes(family: str, count: int, seed: int, column: str) -> Iterator
         player.close()
 
 
-def raise_copies(copying: Copying, logits: torch.Tensor, ids: Sequence[int], targets: Sequence[int]) -> None:
-    """Add to each row what the engine would add, given the tokens before its target."""
-    copied, num_read = copying.begin(()), 0
-    for row, target in enumerate(targets):
-        copied.read(ids[num_read:target])
-        num_read = target
-        logits[row] = copied.apply(logits[row])
-
-
 class Reader:
     """Runs encoded episodes through a model; the constant beginning is computed once."""
 
-    def __init__(self, model: K3ForCausalLM, prefix: Sequence[int], copying: Copying | None = None) -> None:
-        self.model, self.copying = model, copying
+    def __init__(self, model: K3ForCausalLM, prefix: Sequence[int]) -> None:
+        self.model = model
         self.num_prefix = len(prefix)
         pages = MAX_TOKENS // PAGE_SIZE
         self.cache: CacheTensors = allocate_cache(model.config, pages, 1, torch.float32, torch.device("cpu"))
@@ -126,24 +115,19 @@ class Reader:
             for index, tensor in self.tails.items():
                 self.cache.conv_tails[index].copy_(tensor)
         ids = episode.token_ids.astype(int).tolist()[self.num_prefix :]
-        learned = torch.tensor(episode.loss_weight[self.num_prefix :]) == 1.0
+        learned = torch.tensor(episode.loss_weight[self.num_prefix :]) >= 1.0
         targets = torch.nonzero(learned).flatten()
         logits = self._run(ids, self.num_prefix, targets - 1)
-        if self.copying is not None:
-            raise_copies(self.copying, logits, ids, targets.tolist())
         wrong = logits.argmax(-1) != torch.tensor(ids)[targets]
         turn = torch.cumsum((targets[1:] != targets[:-1] + 1).long(), 0)
         turns = torch.cat((torch.zeros(1, dtype=torch.long), turn))
         return Count(len(targets), int(wrong.sum()), int(turns[-1]) + 1, len(set(turns[wrong].tolist())))
 
 
-def measure(
-    folder: Path, columns: Sequence[str], count: int, seed: int, *, copies: bool = True
-) -> dict[str, dict[str, Count]]:
+def measure(folder: Path, columns: Sequence[str], count: int, seed: int) -> dict[str, dict[str, Count]]:
     """Counts by column, and in it by family and by `family/goal`."""
     encoder, model = Encoder(Tokenizer.from_dir(folder)), load_model(folder)
-    copying = Copying.from_dir(folder, encoder.tokenizer, model.config.vocab_size) if copies else None
-    reader = Reader(model, encoder.prefix, copying)
+    reader = Reader(model, encoder.prefix)
     found: dict[str, dict[str, Count]] = {}
     for column in columns:
         table = found.setdefault(column, defaultdict(Count))
@@ -192,12 +176,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--episodes", type=int, default=20, help="a family and column")
     parser.add_argument("--columns", default="new,wordings,held_out,hard", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--no-copying", action="store_true", help="the model alone")
     parser.add_argument("--out", type=Path, help="a JSON file with all counts")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     columns = options.columns.split(",")
-    found = measure(options.weights, columns, options.episodes, options.seed, copies=not options.no_copying)
+    found = measure(options.weights, columns, options.episodes, options.seed)
     print(as_table(found))
     if options.out:
         plain = {

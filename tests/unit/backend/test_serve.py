@@ -13,7 +13,7 @@ from k3agent.backend.serve import agent_facts
     ("config", "facts"),
     [
         ({}, None),
-        ({"k3agent": {"copying": {"word": 1.0}}}, {"profile": "compact", "instructions": False}),
+        ({"k3agent": {}}, {"profile": "compact", "instructions": False}),
         ({"k3agent": {"instructions": True}}, {"profile": "compact", "instructions": True}),
     ],
 )

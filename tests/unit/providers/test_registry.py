@@ -103,7 +103,7 @@ def test_embedded_model_has_the_compact_profile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "reads"),
     [
-        ('{"k3agent": {"copying": {"word": 1}}}', False),
+        ('{"k3agent": {"instructions": false}}', False),
         ('{"k3agent": {"instructions": true}}', True),
         ('{"k3agent": {"instructions": "yes"}}', False),
         ("[]", False),

@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
-from k3agent.backend.chat.template import Writer
 from k3agent.backend.chat.tokenizer import Tokenizer
-from k3agent.backend.engine.copying import Copying, Strengths
 from k3agent.backend.model.weights import load_model
 from k3agent.backend.training.encode import NANO, EncodedEpisode, Encoder
-from k3agent.backend.training.teacher_forced import Count, Reader, as_table, family_episodes, raise_copies
+from k3agent.backend.training.teacher_forced import Count, Reader, as_table, family_episodes
 
 
 @pytest.mark.skipif(not (NANO / "model.safetensors").exists(), reason="the weights of nano are not here")
@@ -18,34 +15,15 @@ def test_known_words_are_told_and_wrong_ones_are_counted() -> None:
     reader = Reader(load_model(NANO), encoder.prefix)
     first, second = (encoder.encode(item) for item in family_episodes("setvalue", 2, 3, "new"))
     before = reader.count(first)
-    assert before.tokens == int((first.loss_weight == 1.0).sum())
+    assert before.tokens == int((first.loss_weight >= 1.0).sum())
     assert before.wrong_tokens < 0.2 * before.tokens and before.turns >= 2
     reader.count(second)
     assert reader.count(first) == before
     spoilt = first.token_ids.copy()
-    at = np.flatnonzero(first.loss_weight == 1.0)[-20:]
+    at = np.flatnonzero(first.loss_weight >= 1.0)[-20:]
     spoilt[at] = 77
     after = reader.count(EncodedEpisode(spoilt, first.loss_weight))
     assert after.wrong_tokens > before.wrong_tokens and after.wrong_turns > 0
-
-
-@pytest.mark.skipif(not (NANO / "tokenizer_config.json").exists(), reason="nano's tokenizer is not here")
-def test_each_row_gets_what_the_engine_adds_there() -> None:
-    tokenizer = Tokenizer.from_dir(NANO)
-    writer = Writer(tokenizer)
-    writer.message(["Rename qilmozu_vexta."], role="user")
-    writer.open("message", role="assistant")
-    writer.open("think")
-    begin = len(writer.ids)
-    writer.text("qilmozu_vexta")
-    writer.close("think")
-    targets = list(range(begin, begin + len(tokenizer.encode("qilmozu_vexta"))))
-    assert len(targets) > 4
-    logits = torch.zeros(len(targets), tokenizer.vocab_size)
-    raise_copies(Copying(Strengths(word=5.0), tokenizer, tokenizer.vocab_size), logits, writer.ids, targets)
-    assert not logits[0].any(), "nothing points to the word yet"
-    assert logits[1:].argmax(-1).tolist() == [writer.ids[target] for target in targets[1:]]
-    assert (logits[1:].sum(-1) == 5.0).all()
 
 
 def test_the_same_seed_gives_the_same_episodes() -> None:
