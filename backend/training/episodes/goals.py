@@ -56,6 +56,8 @@ MODULES = (
     "functions",
     "creating",
     "repair",
+    "pointed",
+    "odd",
     "running",
     "asking",
     "limits",

@@ -1,4 +1,6 @@
-"""A slip in a function of the standard library that no test runs: the line must be found by reading."""
+"""A slip in a function of the standard library that no test runs: the line must be found by reading, or
+the user must be asked, where reading does not tell.
+"""
 
 import random
 import re
@@ -6,8 +8,8 @@ from dataclasses import dataclass
 
 from k3agent.backend.training.episodes.bugs import Broken
 from k3agent.backend.training.episodes.concepts import Func
-from k3agent.backend.training.episodes.editing import changed_part
-from k3agent.backend.training.episodes.mutate import candidates
+from k3agent.backend.training.episodes.evident import Oddity, oddities
+from k3agent.backend.training.episodes.mutate import Bug, candidates
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.stdlib import one_definition
 from k3agent.backend.training.episodes.unitbugs import functions_of
@@ -15,9 +17,19 @@ from k3agent.backend.training.episodes.unitbugs import functions_of
 SHORTEST, LONGEST = 4, 26
 """Lines of a function in which to look."""
 LONGEST_FILE = 2400
-UNTOLD = frozenset((("<", "<="), ("<=", "<"), (">", ">="), (">=", ">"), ("==", ">="), ("-", "+"), ("+", "-")))
-"""Changes that reading cannot tell."""
-TRIES = 10
+TRIES = 24
+EVIDENT = 0.6
+"""Of the functions, those in which an evident slip is looked for first."""
+RIGHT = 0.3
+"""Of the functions in which nothing evident is to be found, those in which nothing is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A function with a slip (or none: then both its lines are the same), and what is evidently odd."""
+
+    broken: Broken
+    said: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +47,12 @@ class Original:
         return [str(self.works(source))]
 
 
-def draw_odd(ctx: Setting) -> Broken | None:
-    """A function of the library with one odd line, in a new file."""
+def draw_odd(ctx: Setting) -> Odd | None:
+    """A function of the library in a new file, with a slip or without."""
     return next((found for found in (_draw(ctx) for _ in range(4)) if found is not None), None)
 
 
-def _draw(ctx: Setting) -> Broken | None:
+def _draw(ctx: Setting) -> Odd | None:
     """One try: most files have functions that are too long or too short."""
     rng = ctx.rng
     drawn = one_definition(rng, ctx.words.held_out)
@@ -60,32 +72,49 @@ def _draw(ctx: Setting) -> Broken | None:
     places = [item for item in places if names.count(item[0]) == 1 and not item[0].startswith("__")]
     if not places or any(place[0] in text for place in places for text in ctx.facts.files.values()):
         return None
-    return _broken(rng, path, good, rng.choice(places))
+    name, params, start, end = rng.choice(places)
+    if oddities(good, name):
+        return None
+    func = Func(name, params, good.split("\n")[start - 1 : end], "")
+    return _odd(rng, path, good, func, start)
 
 
-def _broken(
-    rng: random.Random, path: str, good: str, place: tuple[str, list[str], int, int]
-) -> Broken | None:
-    """The file with a slip in one of its functions."""
-    name, params, start, end = place
-    lines = good.split("\n")
-    func = Func(name, params, lines[start - 1 : end], "")
+def _odd(rng: random.Random, path: str, good: str, func: Func, start: int) -> Odd | None:
+    """The file with a slip in one of its functions; which slips are evident, their text alone says."""
+    is_evident = rng.random() < EVIDENT
+    if not is_evident and rng.random() < RIGHT:
+        row = func.body[-1]
+        return Odd(_broken(path, good, good, func, start, Bug(len(func.body) - 1, row, row)), "")
     quoted = _quoted_rows(func.body)
     for bug in candidates(func, rng)[:TRIES]:
-        wrong, right = bug.wrong.strip(), bug.right.strip()
-        before, after = changed_part(right, wrong)
-        if bug.index == 0 or bug.index in quoted or wrong == right or (before, after) in UNTOLD:
-            continue
-        if re.fullmatch(r"[\d.]*", before) and re.fullmatch(r"[\d.]*", after):
+        if bug.index == 0 or bug.index in quoted or bug.wrong.strip() == bug.right.strip():
             continue
         row = start - 1 + bug.index
+        lines = good.split("\n")
         bad = "\n".join([*lines[:row], bug.wrong, *lines[row + 1 :]])
         try:
-            compile(bad, "file", "exec")
+            found = oddities(bad, func.name)
         except (SyntaxError, ValueError):
             continue
-        return Broken(func, bug, path, good, bad, row + 1, bug.wrong, bug.right, "", "", {}, Original(good))
+        if not found and not is_evident:
+            return Odd(_broken(path, good, bad, func, start, bug), "")
+        if len(found) == 1 and is_evident and (said := _said(found[0], row + 1, bug)):
+            return Odd(_broken(path, good, bad, func, start, bug), said)
     return None
+
+
+def _said(oddity: Oddity, line: int, bug: Bug) -> str:
+    """What is odd, if that says what the line should be."""
+    if oddity.line == line:
+        return f"{oddity.said}."
+    name = oddity.said.removeprefix("nothing reads ")
+    is_read = name != oddity.said and re.search(rf"\b{name}\b", bug.right)
+    return f"{oddity.said} of line {oddity.line}." if is_read else ""
+
+
+def _broken(path: str, good: str, bad: str, func: Func, start: int, bug: Bug) -> Broken:
+    line = start + bug.index
+    return Broken(func, bug, path, good, bad, line, bug.wrong, bug.right, "", "", {}, Original(good))
 
 
 def _quoted_rows(body: list[str]) -> set[int]:

@@ -3,6 +3,7 @@
 import ast
 import random
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,8 @@ TRIES = 14
 SECOND_UNIT = 0.35
 """Of the files, those with a second unit above or below."""
 
+Changes = Callable[[Func, random.Random], list[Bug]]
+"""What may be wrong in a function's lines."""
 _DEFAULT = re.compile(r"=[^,()]+")
 
 
@@ -38,7 +41,9 @@ def functions_of(text: str) -> list[tuple[str, list[str], int, int]]:
     return found
 
 
-def _find(sample: UnitSample, lines: list[str], part: slice, rng: random.Random) -> tuple[Func, Bug] | None:
+def _find(
+    sample: UnitSample, lines: list[str], part: slice, rng: random.Random, changes: Changes
+) -> tuple[Func, Bug] | None:
     """A changed line of one of the functions in a part of the file that the claims notice."""
     text = "\n".join(lines) + "\n"
     places = [item for item in functions_of(text) if part.start < item[2] <= part.stop]
@@ -46,7 +51,7 @@ def _find(sample: UnitSample, lines: list[str], part: slice, rng: random.Random)
     for name, params, start, end in places:
         body = lines[start - 1 : end]
         func = Func(name, params, body, "")
-        for bug in candidates(func, rng)[:TRIES]:
+        for bug in changes(func, rng)[:TRIES]:
             if bug.right.strip().startswith(('"""', "@")) or not _keeps_head(bug):
                 continue
             wrong = [*lines[: start - 1 + bug.index], bug.wrong, *lines[start + bug.index :]]
@@ -69,13 +74,13 @@ def _keeps_head(bug: Bug) -> bool:
     return right == wrong and right.count("=") == bug.right.count("=")
 
 
-def draw_unit_bug(ctx: Setting) -> Broken | None:
-    """A slip in natural code, in a new module with its tests."""
+def draw_unit_bug(ctx: Setting, changes: Changes = candidates) -> Broken | None:
+    """A slip in natural code (one of the changes), in a new module with its tests."""
     rng, words = ctx.rng, ctx.words
     style = Style.draw(rng) if ctx.project is None else ctx.project.style
     unit, sample = draw_unit(rng, words)
     lines, at = unit_file(rng, words, unit)
-    found = _find(sample, lines, slice(at, at + len(unit.code)), rng)
+    found = _find(sample, lines, slice(at, at + len(unit.code)), rng, changes)
     if found is None or any(name in text for name in unit.names for text in ctx.facts.files.values()):
         return None
     func, bug = found

@@ -23,7 +23,11 @@ def fix_bug_in(ctx: Setting) -> Plan | None:
         return None
     name = broken.func.name
     return repair_plan(
-        ctx, "fix_bug_in", {"name": name}, lambda s: play_known(s, broken, f"{name} has a bug."), [broken]
+        ctx,
+        "fix_bug_in",
+        {"name": name},
+        lambda s: play_known(s, broken, f"{name} has a bug.", vague=True),
+        [broken],
     )
 
 

@@ -20,7 +20,6 @@ from k3agent.backend.training.episodes.families.repair import (
 )
 from k3agent.backend.training.episodes.families.running import denied, output_of
 from k3agent.backend.training.episodes.mutate import find_bug, with_bug
-from k3agent.backend.training.episodes.oddlines import draw_odd
 from k3agent.backend.training.episodes.policy import one_definition, open_file, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
@@ -65,38 +64,6 @@ def fix_case(ctx: Setting) -> Plan | None:
         fixed([broken]),
         ("def", name),
         prepare=lambda current: current.update(files),
-    )
-
-
-@goal("fix_odd", "fix", 3.0)
-def fix_odd(ctx: Setting) -> Plan | None:
-    """A function of real code has an odd line, and no test runs it."""
-    broken = draw_odd(ctx)
-    if broken is None:
-        return None
-    name, path = broken.func.name, broken.path
-    symptoms = ("has a bug", "is wrong", "does not work", "gives wrong results", "has a bug in one line")
-    symptom = ctx.rng.choice(symptoms)
-
-    def play(session: Session) -> tuple[str, str]:
-        found, hit = one_definition(session, name, f"{name} {symptom}. Find its definition.")
-        think = f"It is at {hit.at}. Read it."
-        view = around(session, hit.path, hit.line, think, least=len(broken.func.body) + 1)
-        return repair_and_run(session, view, broken, found, f"{name} {symptom}: one line is odd.")
-
-    def check(outcome: Outcome) -> str | None:
-        if not broken.works(outcome.after.get(path, "")):
-            return f"{path} is not as it was before the slip"
-        return checks.unchanged(outcome, path)
-
-    return Plan(
-        "fix_func",
-        "fix",
-        {"name": name, "symptom": symptom},
-        play,
-        check,
-        ("def", name),
-        prepare=lambda files: files.update({path: broken.bad}),
     )
 
 

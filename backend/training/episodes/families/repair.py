@@ -6,6 +6,7 @@ from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class, draw_several
 from k3agent.backend.training.episodes.editing import around, difference, edit_text, error_of
 from k3agent.backend.training.episodes.layered import draw_layered
+from k3agent.backend.training.episodes.nearby import near_hint
 from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.searching import Tried, draw_search, is_evident
@@ -27,6 +28,15 @@ from k3agent.backend.training.episodes.unitbugs import NATURAL, draw_any, draw_u
 
 LONGEST = 2200
 """Layered code and its tests in one repair: with two test runs around it, more would not fit."""
+VAGUE = (
+    "gives wrong results",
+    "is wrong",
+    "does not work",
+    "has a bug",
+    "has a bug in one line",
+    "returns the wrong value",
+)
+"""What is said of a function where nothing is said of it."""
 LONGEST_OF_SEVERAL = 1100
 """The same of code with several bugs."""
 
@@ -94,7 +104,8 @@ def _endless(last: str) -> Report:
 def mend(session: Session, view: View, broken: Broken, why: str) -> None:
     """Change the wrong line to the right one."""
     wrong, right = broken.wrong, broken.right
-    why = f"{why}{_purpose(view, broken.line)}"
+    hint = near_hint(view, broken.line, wrong.strip(), right.strip())
+    why += hint or _purpose(view, broken.line)
     if wrong.lstrip() == right.lstrip():
         think = f"{why} Line {broken.line} is indented wrongly: {wrong.strip()}. It belongs further out."
         old, new = wrong, right
@@ -103,6 +114,7 @@ def mend(session: Session, view: View, broken: Broken, why: str) -> None:
         think = f"{why} Line {broken.line} has {old}. {difference(old, new)}: {new}"
     if (
         broken.tests
+        and not hint
         and session.rng.random() < 0.06
         and not broken.bug.is_syntax
         and not session.box.machine.edits_denied
@@ -349,16 +361,48 @@ def fix_test_named(ctx: Setting) -> Plan | None:
     )
 
 
-def play_known(session: Session, broken: Broken, task: str) -> tuple[str, str]:
+def play_known(session: Session, broken: Broken, task: str, *, vague: bool = False) -> tuple[str, str]:
     """The function is named: read it, change it, run the tests that there are."""
     name, hit = one_definition(session, broken.func.name, f"{task} Find its definition.")
     view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.")
-    return repair_and_run(session, view, broken, name, "")
+    return repair_and_run(session, view, broken, name, "", vague=vague)
 
 
-def repair_and_run(session: Session, view: View, broken: Broken, name: str, why: str) -> tuple[str, str]:
-    """Change the line, run the tests, report both."""
+def repair_and_run(
+    session: Session, view: View, broken: Broken, name: str, why: str, *, vague: bool = False
+) -> tuple[str, str]:
+    """Change the line, run the tests, report both. `vague`: only the tests can say what is wrong."""
+    if vague:
+        return _by_tests(session, view, broken, name)
     why, tried = _see_and_search(session, view, broken, why or f"{name} is wrong.")
+    return change_and_run(session, view, broken, name, why, tried)
+
+
+def _by_tests(session: Session, view: View, broken: Broken, name: str) -> tuple[str, str]:
+    """Nobody said what is wrong: the tests must; where none fails, nothing is changed."""
+    run, python = run_tests(session, f"{name} is wrong. See what the tests say.", stop=True)
+    if not run.failures:
+        last = view.lines[-1][0]
+        return nothing_evident(name, view.path, view.lines[0][0], last, f"The tests pass: {run.summary}.")
+    failure, tried = run.failures[0], None
+    if (search := draw_search(session, view, broken)) and not is_evident(failure):
+        tried = search.run(failure, reason(failure), python=python)
+    return change_and_run(session, view, broken, name, reason(failure), tried)
+
+
+def nothing_evident(name: str, path: str, first: int, last: int, tests: str) -> tuple[str, str]:
+    """Last thought and answer where reading and tests do not say what is wrong: nothing is guessed."""
+    return (
+        "Neither the code nor a test says what is wrong. A guess could break it: ask.",
+        f"I read `{name}` in `{path}` (lines {first} to {last}) and see nothing evidently wrong. {tests}"
+        " Nothing was changed. What do you call it with, what comes back, and what should come back?",
+    )
+
+
+def change_and_run(
+    session: Session, view: View, broken: Broken, name: str, why: str, tried: Tried | None = None
+) -> tuple[str, str]:
+    """Change the line, if no search has done so, run the tests, report both."""
     if tried is None:
         mend(session, view, broken, why)
     line, said = (tried.change.line, tried.said) if tried else (broken.line, change_of(broken))
@@ -389,111 +433,3 @@ def _see_and_search(session: Session, view: View, broken: Broken, why: str) -> t
         return why, None
     why = reason(failures[0])
     return why, None if is_evident(failures[0]) else search.run(failures[0], why)
-
-
-@goal("fix_func", "fix", 2.0)
-def fix_func(ctx: Setting) -> Plan | None:
-    """A named function misbehaves."""
-    broken = draw_broken(ctx)
-    if broken is None or broken.bug.is_syntax:
-        return None
-    args, value, got = broken.failing_case()
-    name, rng = broken.func.name, ctx.rng
-    call = f"{name}({', '.join(map(repr, args))})"
-    options = ["gives wrong results", "is wrong", "does not work", "has a bug", "returns the wrong value"]
-    if re.fullmatch(r"\w+(Error|Exception)", got):
-        options = [
-            f"raises {got}",
-            f"crashes with {got}",
-            f"fails with a {got}",
-            "crashes",
-            f"raises {got} for {call}",
-        ]
-    elif rng.random() < 0.7:
-        options = [
-            f"returns {got} instead of {value!r} for {call}",
-            f"gives {got} for {call}, it should be {value!r}",
-            f"returns {got} for {call}",
-        ]
-    symptom = rng.choice(options)
-    if len(symptom) > 140:
-        symptom = "gives wrong results"
-    return repair_plan(
-        ctx,
-        "fix_func",
-        {"name": name, "symptom": symptom},
-        lambda s: play_known(s, broken, f"{name} {symptom}."),
-        [broken],
-    )
-
-
-@goal("fix_bug_described", "fix", 2.0)
-def fix_bug_described(ctx: Setting) -> Plan | None:
-    """What a function should do is said."""
-    broken = draw_broken(ctx)
-    if broken is None or broken.bug.is_syntax or not broken.func.description:
-        return None
-    name = broken.func.name
-    should = f"return {broken.func.description}"
-    if ctx.rng.random() < 0.3:
-        args, value, _ = broken.failing_case()
-        should = f"return {value!r} for {', '.join(map(repr, args))}"
-    if len(should) > 130:
-        return None
-    return repair_plan(
-        ctx,
-        "fix_bug_described",
-        {"name": name, "should": should},
-        lambda s: play_known(s, broken, f"{name} should {should}."),
-        [broken],
-    )
-
-
-@goal("fix_error", "fix", 1.5)
-def fix_error(ctx: Setting) -> Plan | None:
-    """An error message is given."""
-    broken = draw_broken(ctx)
-    if broken is None or broken.bug.is_syntax:
-        return None
-    args, _, got = broken.failing_case()
-    if not re.fullmatch(r"\w+Error", got) or got == "RecursionError":
-        return None
-    message = _message(broken, args)
-    if message is None:
-        return None
-    name, rng = broken.func.name, ctx.rng
-    last = f"{got}: {message}"
-    kind = rng.random()
-    if kind < 0.3:
-        text = f'File "{broken.path}", line {broken.line}, in {name}\n    {broken.wrong.strip()}\n{last}'
-    elif kind < 0.5:
-        text = f"{last} ({broken.path}, line {broken.line})"
-    elif kind < 0.75 and name not in last:
-        text = f"{last} in {name}"
-    else:
-        place = f'File "{broken.path}", line {broken.line}, in {name}'
-        text = f"Traceback (most recent call last):\n  {place}\n{last}"
-    has_line = "line " in text
-
-    def play(session: Session) -> tuple[str, str]:
-        if has_line:
-            think = f"{last} in {broken.path}, line {broken.line}. Read around it."
-            view = around(session, broken.path, broken.line, think)
-            return repair_and_run(session, view, broken, name, f"{got}.")
-        return play_known(session, broken, f"{name} raises {last}.")
-
-    return repair_plan(ctx, "fix_error", {"error_text": text}, play, [broken])
-
-
-def _message(broken: Broken, args: tuple[object, ...]) -> str | None:
-    """The text of the error that the broken function raises."""
-    scope: dict[str, object] = {}
-    source = [*broken.func.source()]
-    source[len(source) - len(broken.func.body) + broken.bug.index] = broken.bug.wrong
-    exec("\n".join(source), scope)
-    try:
-        scope[broken.func.name](*args)  # type: ignore[operator]
-    except Exception as error:
-        text = str(error)
-        return text if text and "\n" not in text and len(text) < 100 else None
-    return None

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes.evident import oddities
 from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.nearby import near_hint
 from k3agent.backend.training.episodes.oddlines import draw_odd
 from k3agent.backend.training.episodes.player import Player
+from k3agent.backend.training.episodes.policy import View
 from k3agent.backend.training.episodes.registry import GOALS, Setting
 from k3agent.backend.training.episodes.session import Outcome, Session, played
 from k3agent.backend.training.episodes.symptoms import symptom
@@ -99,18 +102,22 @@ def test_nothing_is_said_of_what_cannot_be_read(error: str) -> None:
     assert symptom(error) == ""
 
 
-def test_an_odd_line_of_the_library_is_put_right(player: Player) -> None:
-    rng, found = random.Random(6), 0
-    for _ in range(60):
-        broken = draw_odd(Setting(Facts({}), rng, Words(rng)))
-        if broken is None:
+def test_an_odd_line_is_mended_if_the_text_tells_and_asked_about_if_not(player: Player) -> None:
+    rng, evident, untold = random.Random(6), 0, 0
+    for _ in range(40):
+        odd = draw_odd(Setting(Facts({}), rng, Words(rng)))
+        if odd is None:
             continue
-        found += 1
+        broken = odd.broken
         rows = list(zip(broken.good.split("\n"), broken.bad.split("\n"), strict=True))
-        assert [index for index, (one, two) in enumerate(rows, 1) if one != two] == [broken.line]
-        assert broken.wrong.strip() != broken.right.strip() and broken.func.name in broken.bad
-        ctx = Setting(Facts({}), rng, Words(rng))
-        plan = GOALS["fix_odd"].make(ctx) if found < 6 else None
+        apart = [index for index, (one, two) in enumerate(rows, 1) if one != two]
+        assert apart == ([broken.line] if broken.wrong != broken.right else [])
+        assert oddities(broken.good, broken.func.name) == []
+        assert len(oddities(broken.bad, broken.func.name)) == bool(odd.said)
+        evident, untold = evident + bool(odd.said), untold + (not odd.said)
+    assert evident > 10 and untold > 5
+    for _ in range(8):
+        plan = GOALS["fix_odd"].make(Setting(Facts({}), rng, Words(rng)))
         if plan is not None and plan.prepare is not None:
             files: dict[str, str] = {}
             plan.prepare(files)
@@ -118,5 +125,58 @@ def test_an_odd_line_of_the_library_is_put_right(player: Player) -> None:
             player.box.new_session()
             session = Session(player.box, rng, max_chars=10**6)
             _, answer = played(plan, session)
-            assert plan.check(Outcome(files, player.box.workspace.snapshot(), answer)) is None, answer
-    assert found > 30
+            after = player.box.workspace.snapshot()
+            assert plan.check(Outcome(files, after, answer)) is None, answer
+            assert (after == files) == ("?" in answer)
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "said"),
+    [
+        ("def f(kept):\n    return sorted(keppt)\n", 2, "keppt stands nowhere else"),
+        ("def f(a):\n    a + 1\n", 2, "a return is missing"),
+        ("def f(a):\n    a == 1\n    return a\n", 2, "= is meant"),
+        ("def f(a):\n    if a is not None:\n        a = []\n    return a\n", 2, "replaces"),
+        ("def f(a):\n    if a is None:\n        return a.b\n    return 1\n", 2, "is None"),
+        ("def f(self):\n    count = 0\n    return self.count\n", 2, "must be self.count"),
+        ("def f(a):\n    a = a.append(1)\n    return a\n", 2, "append gives None"),
+        ("def f(a):\n    return a.strip\n", 2, "strip is not called"),
+        ("def f(a):\n    ValueError(a)\n", 2, "not raised"),
+        ("def f(a):\n    return 'no {a}'\n", 2, "the f in front"),
+        ("def f(a):\n    for b in a:\n        return b\n", 3, "first round"),
+        ("def f(a):\n    if a:\n        return True\n    return True\n", 4, "all returns give True"),
+        ('def f(a, b):\n    """Return a list b."""\n    return a\n', 0, ""),
+        ('def f(path, text):\n    """Return the path."""\n    return text\n', 3, "it returns path"),
+        ("def f(a, b):\n    return a - b\n", 0, ""),
+        ("def f(a):\n    return a > 0\n", 0, ""),
+    ],
+)
+def test_what_is_evident_stands_in_the_text(code: str, line: int, said: str) -> None:
+    found = oddities(code, "f")
+    assert [item.line for item in found] == ([line] if line else [])
+    assert not line or said in found[0].said
+
+
+def test_a_misspelt_name_is_said_to_be_like_one_in_view() -> None:
+    rows = ["def f(a):", "    kept = []", "    for one in a:", "        kept.append(one)", "    return keppt"]
+    view = View("a.py", list(enumerate(rows, 1)), 5)
+    assert near_hint(view, 5, "return keppt", "return kept") == " keppt is like kept of line 4."
+    assert near_hint(view, 5, "return keppt", "return one") == ""
+    assert near_hint(view, 5, "return one", "return kept") == ""
+
+
+def test_misspelt_names_raise_the_error_that_is_told(player: Player) -> None:
+    rng, told = random.Random(3), 0
+    for _ in range(30):
+        plan = GOALS["fix_misspelt"].make(Setting(Facts({}), rng, Words(rng)))
+        if plan is None or plan.prepare is None or told > 3:
+            continue
+        files: dict[str, str] = {}
+        plan.prepare(files)
+        player.box.workspace.reset(files)
+        player.box.new_session()
+        session = Session(player.box, rng, max_chars=10**6)
+        _, answer = played(plan, session)
+        assert plan.check(Outcome(files, player.box.workspace.snapshot(), answer)) is None, answer
+        told += " is like " in str(session.messages)
+    assert told > 2

@@ -1,0 +1,82 @@
+"""Names that are nearly right: what an unknown name is like, and slips of names with the error they raise."""
+
+import keyword
+import random
+import re
+import traceback
+from difflib import get_close_matches
+from functools import partial
+
+from k3agent.backend.training.episodes.bugs import Broken
+from k3agent.backend.training.episodes.concepts import Func
+from k3agent.backend.training.episodes.editing import changed_part
+from k3agent.backend.training.episodes.mutate import Bug, TooManySteps, limited
+from k3agent.backend.training.episodes.policy import View
+from k3agent.backend.training.episodes.slips import typo
+from k3agent.backend.training.episodes.units import UnitSample
+
+NEAR = 0.7
+"""How alike two names are of which one may stand for the other."""
+LONGEST_ERROR = 110
+_NAME = re.compile(r"[A-Za-z_]\w{2,}")
+_SLIPPING = re.compile(r"(?<![\w'\"])(self\.|\w+\.)?([a-z_]\w{3,})\b(?!['\"])|\[['\"](\w{4,})['\"]\]")
+_KEEP = frozenset((*keyword.kwlist, "self"))
+
+
+def near_hint(view: View, line: int, old: str, new: str) -> str:
+    """Which name in view a wrong one is like and where it stands, as a thought, if that is the right one."""
+    wrong, right = changed_part(old, new)
+    if not _NAME.fullmatch(wrong) or not _NAME.fullmatch(right):
+        return ""
+    places = {number: set(_NAME.findall(text)) for number, text in view.lines if number != line}
+    rest = re.sub(rf"\b{wrong}\b", " ", old)
+    words = set(_NAME.findall(rest)).union(*places.values())
+    if wrong in words or get_close_matches(wrong, sorted(words), 1, NEAR) != [right]:
+        return ""
+    numbers = [number for number, names in places.items() if right in names]
+    if not numbers:
+        return f" {wrong} is like {right} in the same line."
+    above = [number for number in numbers if number < line]
+    return f" {wrong} is like {right} of line {max(above) if above else min(numbers)}."
+
+
+def name_slips(func: Func, rng: random.Random) -> list[Bug]:
+    """Names of a function's lines, each written wrongly in one place."""
+    found: list[Bug] = []
+    for index, line in enumerate(func.body):
+        if index == 0 or line.strip()[:1] in ("", "#", '"', "'", "@"):
+            continue
+        for match in _SLIPPING.finditer(line):
+            group = 3 if match[3] else 2
+            if match[group] in _KEEP:
+                continue
+            wrong = line[: match.start(group)] + typo(match[group], rng) + line[match.end(group) :]
+            found.append(Bug(index, line, wrong))
+    rng.shuffle(found)
+    return found
+
+
+def raised(broken: Broken) -> tuple[str, int, str] | None:
+    """The error that the tests of natural code meet first, the line that raises it, the function."""
+    if not isinstance(broken.sample, UnitSample):
+        return None
+    scope: dict[str, object] = {"__name__": "unit"}
+    code = compile(broken.bad, broken.path, "exec")
+    try:
+        exec(code, scope)
+        for group in broken.sample.expected:
+            limited(partial(exec, "\n".join(group.setup), scope))
+            for expression, _, error in group.claims:
+                if not error:
+                    limited(partial(eval, expression, scope))
+    except TooManySteps:
+        return None
+    except Exception as error:
+        frames = [
+            frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == broken.path
+        ]
+        text = f"{type(error).__name__}: {error}"
+        if frames and "\n" not in text and len(text) <= LONGEST_ERROR:
+            inside = next((one.name for one in reversed(frames) if one.name[0] != "<"), broken.func.name)
+            return text, frames[-1].lineno or 0, inside
+    return None
