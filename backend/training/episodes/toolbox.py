@@ -58,7 +58,6 @@ REFUSABLE = {
     "mv": "move",
     "mkdir": "create directory",
     "cp": "create regular file",
-    "find": "delete",
 }
 """Commands that a system can refuse, and what they then say that they cannot do."""
 
@@ -213,7 +212,7 @@ class Toolbox:
             return f"{machine.shown_before}\n[timed out after 120 s; killed]".lstrip("\n")
         if command in machine.programs:
             return machine.programs[command]
-        if machine.refused and first in REFUSABLE and (first != "find" or "-delete" in command):
+        if machine.refused and first in REFUSABLE:
             return f"{refusal(command, machine.refused, self.workspace.root)}\n[exit code 1]"
         if argv is not None:
             output, code = self._python(argv)
@@ -248,10 +247,11 @@ def refusal(command: str, why: str, root: str) -> str:
     match program:
         case "mv":
             return f"mv: cannot move '{names[0]}' to '{last}': {why}"
-        case "find":
-            return f"find: cannot delete ‘{names[0]}’: {why}"
         case "rm":
-            return "\n".join(f"rm: cannot {deed} '{name}': {why}" for name in names)
+            top = Path(root)
+            found = [item for name in names for item in sorted(map(str, top.glob(name))) or [name]]
+            found = [item.removeprefix(f"{root}/") for item in found]
+            return "\n".join(f"rm: cannot {deed} '{name}': {why}" for name in found)
         case _:
             mark = ("‘", "’") if program == "mkdir" else ("'", "'")
             return f"{program}: cannot {deed} {mark[0]}{last}{mark[1]}: {why}"

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+from dataclasses import dataclass
+from pathlib import Path
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.families.look import names_in
+from k3agent.backend.training.episodes.families.look import bare_folder, makes, names_in
 from k3agent.backend.training.episodes.families.names import run_shell
 from k3agent.backend.training.episodes.policy import base_name, quoted
 from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
@@ -15,6 +17,8 @@ MOST = 8
 """Files of a folder or a kind: more would not be named in a report."""
 NONE_SHARE = 0.15
 """Of the requests, those about what is not there."""
+BARE_SHARE = 0.15
+"""Of them, those about a folder that is there and has no file in it."""
 REFUSALS = ("Permission denied", "Operation not permitted", "Read-only file system", "Input/output error")
 CHANGING = ("delete_file", "delete_file", "delete_folder", "move_file", "rename_file", "copy_file")
 CHANGING = (*CHANGING, "create_folder", "empty_folder")
@@ -47,6 +51,9 @@ def play_delete_folder(session: Session, name: str) -> tuple[str, str]:
     """Delete a folder with all that is in it."""
     folder, inside = find_folder(session, name, f"Delete the folder {name.strip('/')}. Find it.")
     command = f"rm -r {shlex.quote(folder)}"
+    if not inside:
+        run_shell(session, f"No files in {folder}. Remove it.", command, f"delete `{folder}`")
+        return "Exit code 0: it is gone.", f"Deleted the folder `{folder}`. I saw no files in it."
     run_shell(session, f"{_files(inside)}. Remove it all.", command, f"delete `{folder}`")
     return "Exit code 0: it is gone.", f"Deleted the folder `{folder}` with {_files(inside, named=True)}."
 
@@ -56,7 +63,7 @@ def play_empty_folder(session: Session, name: str) -> tuple[str, str]:
     folder, inside = find_folder(session, name, f"Delete everything in {name.strip('/')}. Find it.")
     if not inside:
         raise Report("It is empty.", f"`{folder}` is empty already. Nothing was deleted.")
-    command = f"find {shlex.quote(folder)} -mindepth 1 -delete"
+    command = f"rm -r {shlex.quote(folder)}/*"
     run_shell(
         session, f"{_files(inside)}. Remove them, keep the folder.", command, f"delete what is in `{folder}`"
     )
@@ -69,27 +76,67 @@ def _files(inside: list[str], *, named: bool = False) -> str:
     return f"{count}: {quoted(inside, 4)}" if named and inside else count
 
 
-def _draw_folder(ctx: Setting, name: str) -> tuple[str, dict[str, str | None]] | None:
-    """A folder as it is asked for, and its files, which shall go."""
-    rng, files = ctx.rng, ctx.facts.files
-    if rng.random() < NONE_SHARE:
-        return ctx.unused(ctx.words.noun), {}
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder as it is asked for, its files, which shall go, and what is made for it (without files)."""
+
+    shown: str
+    gone: dict[str, str | None]
+    made: str = ""
+
+
+def _draw_folder(ctx: Setting) -> _Folder | None:
+    """A folder with files, one without, or none."""
+    rng, files, roll = ctx.rng, ctx.facts.files, ctx.rng.random()
+    slash = "/" if rng.random() < 0.2 else ""
+    if roll < NONE_SHARE:
+        return _Folder(ctx.unused(ctx.words.noun), {})
+    if roll < NONE_SHARE + BARE_SHARE:
+        bare = bare_folder(ctx)
+        below = f"/{ctx.words.noun()}" if rng.random() < 0.2 else ""
+        return _Folder(bare + slash, {}, bare + below)
     folder = ctx.choose(ctx.facts.folders)
     if not isinstance(folder, str) or not re.fullmatch(r"[\w./-]+", folder):
         return None
     gone: dict[str, str | None] = {path: None for path in files if path.startswith(f"{folder}/")}
     if not 0 < len(gone) <= MOST or any(base_name(path).startswith(".") for path in gone):
         return None
-    shown = base_name(folder) if rng.random() < 0.25 else folder
-    return shown + ("/" if rng.random() < 0.2 else ""), gone
+    return _Folder((base_name(folder) if rng.random() < 0.25 else folder) + slash, gone)
+
+
+def _bare_plan(name: str, drawn: _Folder) -> Plan:
+    """A plan for a folder in which there are no files."""
+    folder = drawn.shown.rstrip("/")
+    is_delete = name == "delete_folder"
+
+    def check(outcome: Outcome) -> str | None:
+        if is_delete and outcome.root and Path(outcome.root, folder).exists():
+            return f"the folder {folder} is still there"
+        if not is_delete and outcome.root and not Path(outcome.root, folder).is_dir():
+            return f"the folder {folder} is gone"
+        return checks.unchanged(outcome) or checks.says(outcome, base_name(folder))
+
+    play = play_delete_folder if is_delete else play_empty_folder
+    slots = {"dir": drawn.shown}
+    return Plan(
+        name,
+        "replace",
+        slots,
+        lambda session: play(session, drawn.shown),
+        check,
+        setup=makes(drawn.made),
+        alone=True,
+    )
 
 
 def _folder_plan(ctx: Setting, name: str) -> Plan | None:
     """A plan of one of the goals about folders."""
-    drawn = _draw_folder(ctx, name)
+    drawn = _draw_folder(ctx)
     if drawn is None:
         return None
-    shown, gone = drawn
+    if drawn.made:
+        return _bare_plan(name, drawn)
+    shown, gone = drawn.shown, drawn.gone
     base = base_name(shown)
     same = [folder for folder in ctx.facts.folders if base_name(folder) == base]
     is_clear = bool(gone) and (len(same) == 1 or shown.rstrip("/") in same)

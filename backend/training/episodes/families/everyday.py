@@ -10,7 +10,7 @@ from k3agent.backend.training.episodes.families.creating import new_path, write_
 from k3agent.backend.training.episodes.policy import WINDOW, open_file, read_view, search_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
-from k3agent.backend.training.episodes.spelling import TYPOS, misspelled
+from k3agent.backend.training.episodes.spelling import misspelled, slipped
 
 SCRIPTS = (
     "hello.py",
@@ -240,12 +240,12 @@ def require(ctx: Setting) -> Plan | None:
     )
 
 
-def _misspelled(ctx: Setting, *, listed: bool) -> tuple[str, str, str, str] | None:
+def _misspelled(ctx: Setting, *, hidden: bool) -> tuple[str, str, str, str] | None:
     """(path, text, wrong word, right word): a file of the project with a misspelled word in one of its
-    sentences; `listed`: a document, and a word that is known for it.
+    sentences; `hidden`: a document in which no other word looks misspelled.
     """
     rng, words = ctx.rng, ctx.words
-    kinds = ("md", "txt", "rst") if listed or rng.random() < 0.7 else ("py",)
+    kinds = ("md", "txt", "rst") if hidden or rng.random() < 0.7 else ("py",)
     pool = [
         path
         for path, text in ctx.facts.files.items()
@@ -258,11 +258,12 @@ def _misspelled(ctx: Setting, *, listed: bool) -> tuple[str, str, str, str] | No
         return None
     path = rng.choice(pool)
     text = ctx.facts.files[path]
-    wrong, right = misspelled(rng, listed=listed)
-    if any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in {*TYPOS, wrong}):
-        return None
+    wrong, right = misspelled(rng)
     parts = words.phrase().split()
     at = rng.randint(0, len(parts))
+    near = {word for part in (text, " ".join(parts)) for word in re.findall("[a-z]+", part.lower())}
+    if wrong in near or (hidden and near & slipped().keys()):
+        return None
     parts.insert(at, wrong)
     sentence = " ".join(parts)
     sentence = (sentence[0].upper() + sentence[1:] if at or rng.random() < 0.5 else sentence) + rng.choice(
@@ -292,10 +293,10 @@ def _mend(session: Session, path: str, number: int, row: str, word: str, right: 
     return "The diff shows it.", f"Corrected `{word}` to `{right}` in `{path}` (line {number})."
 
 
-@goal("fix_typo", "replace", 1.0)
+@goal("fix_typo", "replace", 1.8)
 def fix_typo(ctx: Setting) -> Plan | None:
     """Correct a misspelled word that is named."""
-    found = _misspelled(ctx, listed=False)
+    found = _misspelled(ctx, hidden=False)
     if found is None:
         return None
     path, text, wrong, right = found
@@ -313,10 +314,10 @@ def fix_typo(ctx: Setting) -> Plan | None:
     return _typo_plan("fix_typo", {"path": shown, "word": wrong}, play, path, text, (wrong, right))
 
 
-@goal("fix_typos", "replace", 0.9)
+@goal("fix_typos", "replace", 1.3)
 def fix_typos(ctx: Setting) -> Plan | None:
     """Correct the misspelled word of a document; it is to be found."""
-    found = _misspelled(ctx, listed=True)
+    found = _misspelled(ctx, hidden=True)
     if found is None:
         return None
     path, text, wrong, right = found
@@ -326,8 +327,8 @@ def fix_typos(ctx: Setting) -> Plan | None:
         view = open_file(session, shown, f"Correct the typo in {shown}. Read it.")
         for number, row in view.lines:
             for word in re.findall(r"[A-Za-z]+", row):
-                if word.lower() in TYPOS:
-                    return _mend(session, view.path, number, row, word, TYPOS[word.lower()])
+                if word.lower() in slipped():
+                    return _mend(session, view.path, number, row, word, slipped()[word.lower()])
         raise Report("I see none.", f"I see no misspelled word in `{view.path}`. Nothing was changed.")
 
     return _typo_plan("fix_typos", {"path": shown}, play, path, text, (wrong, right))

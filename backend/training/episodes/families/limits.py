@@ -203,7 +203,11 @@ def _altered(ctx: Setting) -> tuple[Facts, str] | None:
         stem, dot, ending = base.rpartition(".")
         if not dot or len(stem) < 3 or "__init__" in stem:
             return None
-        name = rng.choice((f"{stem}_{words.noun()}", f"{words.noun()}_{stem}", words.noun())) + dot + ending
+        names = [f"{stem}_{words.noun()}", f"{words.noun()}_{stem}", words.noun()]
+        if "_" in stem:
+            # The same kind of thing of something else: `test_part.py` is not `data_part.py`.
+            names += [f"{words.noun()}_{stem.split('_', 1)[1]}"] * 2
+        name = rng.choice(names) + dot + ending
         if any(other.rsplit("/", 1)[-1] == name or name.rsplit(".", 1)[0] in other for other in files):
             return None
         return Facts(

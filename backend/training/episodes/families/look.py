@@ -1,5 +1,8 @@
 """Listing, finding and counting: goals answered by names of files and lines."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.policy import (
@@ -36,6 +39,24 @@ KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "conf": ("**/*.conf", ("conf", ".conf"), ("conf",)),
     "test": ("**/test_*.py", ("test",), ()),
 }
+USUAL = (
+    "src",
+    "lib",
+    "tests",
+    "docs",
+    "build",
+    "dist",
+    "tmp",
+    "temp",
+    "out",
+    "old",
+    "assets",
+    "data",
+    "logs",
+)
+USUAL = (*USUAL, "backup", "cache", "scripts", "examples", "static", "vendor", "config", "test", "app", "bin")
+BARE_SHARE = 0.1
+"""Of the folders to be listed, those without files."""
 
 
 def names_in(text: str) -> list[str]:
@@ -77,7 +98,8 @@ def list_root(ctx: Setting) -> Plan | None:
 @goal("list_dir", "list", 1.2)
 def list_dir(ctx: Setting) -> Plan | None:
     """What stands in a folder."""
-    folder = ctx.choose(ctx.facts.folders)
+    bare = bare_folder(ctx) if ctx.rng.random() < BARE_SHARE else ""
+    folder = bare or ctx.choose(ctx.facts.folders)
     if not isinstance(folder, str):
         return None
     items = sorted(
@@ -107,13 +129,35 @@ def list_dir(ctx: Setting) -> Plan | None:
                 ).text
             )
             folders = [row.rstrip("/") for row in found if row.endswith("/")]
-            if len(folders) != 1:
-                raise Report(f"There is no folder {where}.", f"There is no folder `{where}` in this project.")
-            where = folders[0]
-            rows = names_in(session.call("glob", f"It is {where}. List it.", pattern=f"{where}/*").text)
+            if where not in folders:
+                if len(folders) != 1:
+                    raise Report(
+                        f"There is no folder {where}.", f"There is no folder `{where}` in this project."
+                    )
+                where = folders[0]
+                rows = names_in(session.call("glob", f"It is {where}. List it.", pattern=f"{where}/*").text)
+        if not rows:
+            raise Report(f"{where} is there, and empty.", f"`{where}` is empty: no file is to be seen in it.")
         return f"{len(rows)} entries. Name them all.", f"`{where}` holds:\n{bullet_list(rows)}"
 
+    if bare:
+        check, setup = checks.declines(base_name(folder)), makes(folder)
+        return Plan("list_dir", "list", {"dir": shown}, play, check, setup=setup, alone=True)
     return Plan("list_dir", "list", {"dir": shown}, play, all_said(items), ("folder", folder))
+
+
+def bare_folder(ctx: Setting) -> str:
+    """A folder that is to be made and has no files, with a usual name or another."""
+    usual = [name for name in USUAL if all(name not in path.split("/") for path in ctx.facts.files)]
+    if usual and ctx.rng.random() < 0.6:
+        return ctx.rng.choice(usual)
+    home = ctx.rng.choice(("", "", *(f"{folder}/" for folder in ctx.facts.folders)))
+    return home + ctx.unused(ctx.words.noun)
+
+
+def makes(folder: str) -> Callable[[str], None]:
+    """A setup that makes a folder."""
+    return lambda root: Path(root, folder).mkdir(parents=True, exist_ok=True)
 
 
 def _kind(ctx: Setting) -> str | None:

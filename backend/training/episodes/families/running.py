@@ -278,6 +278,10 @@ def run_command(ctx: Setting) -> Plan | None:
         (f"basename {path}", path.rsplit("/", 1)[-1]),
         (f"expr {number} + {other}", str(number + other)),
     ]
+    folder = ctx.choose(ctx.facts.folders)
+    if isinstance(folder, str) and " " not in folder:
+        below = sorted(item for item in ctx.facts.files if item.startswith(f"{folder}/"))
+        options += [(f"ls {folder}", below[0][len(folder) + 1 :].split("/")[0])] * 2
     command, needle = rng.choice(options)
 
     def play(session: Session) -> tuple[str, str]:

@@ -58,6 +58,30 @@ def test_oracle_of_goal_is_accepted(player: Player, name: str) -> None:
     assert made
 
 
+@pytest.mark.parametrize("name", ["delete_folder", "empty_folder", "list_dir"])
+def test_a_folder_without_files_is_no_missing_one(player: Player, name: str) -> None:
+    rng = random.Random(name)
+    for _ in range(200):
+        words = Words(rng)
+        project = draw_project(rng, words)
+        plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
+        if plan is not None and plan.setup is not None:
+            break
+    else:
+        raise AssertionError("none was drawn")
+    player.box.workspace.reset(project.files)
+    player.box.new_session()
+    session = Session(player.box, rng, max_chars=10**6)
+    assert player.play(session, plan), player.reasons
+    answer = session.messages[-1]["content"]
+    assert "There is no folder" not in answer
+    folder = Path(player.box.workspace.root, plan.slots["dir"])
+    assert folder.is_dir() is (name != "delete_folder")
+    if name == "delete_folder":
+        folder.mkdir()
+        assert plan.check(Outcome({}, {}, answer, player.box.workspace.root)) is not None
+
+
 def test_a_refusal_must_name_what_it_cannot_do() -> None:
     rng = random.Random(1)
     words = Words(rng)
@@ -114,11 +138,12 @@ def test_an_import_of_a_moved_module(line: str, old: str, new: str, wanted: str)
         ("mv a b", "mv: cannot move 'a' to 'b': No."),
         ("mkdir -p new && mv a new/", "mkdir: cannot create directory ‘new’: No."),
         ("mkdir -p there && mv a there/", "mv: cannot move 'a' to 'there/': No."),
-        ("find a -mindepth 1 -delete", "find: cannot delete ‘a’: No."),
+        ("rm -r there/*", "rm: cannot remove 'there/a': No.\nrm: cannot remove 'there/b': No."),
     ],
 )
 def test_a_refused_command_says_what_it_cannot_do(tmp_path: Path, command: str, said: str) -> None:
-    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "a").mkdir(parents=True)
+    (tmp_path / "there" / "b").touch()
     assert refusal(command, "No.", str(tmp_path)) == said
 
 
