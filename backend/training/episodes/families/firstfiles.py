@@ -9,12 +9,14 @@ from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.adding import append
 from k3agent.backend.training.episodes.families.creating import ENDINGS, listing, new_path, write_new
-from k3agent.backend.training.episodes.families.look import names_in
+from k3agent.backend.training.episodes.families.look import bare_folder, makes, names_in
 from k3agent.backend.training.episodes.families.names import find_both, run_shell
 from k3agent.backend.training.episodes.policy import base_name, open_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
 
+THERE_SHARE = 0.12
+"""Of the folders that are to be made, those that are there."""
 HEADED = ("md", "md", "md", "txt", "rst")
 
 
@@ -59,13 +61,17 @@ def _fresh_folder(ctx: Setting) -> str:
 @goal("create_folder", "create", 0.7, level=1)
 def create_folder(ctx: Setting) -> Plan | None:
     """Create an empty folder."""
-    folder = _fresh_folder(ctx)
-    if any(path.startswith(f"{folder}/") or path == folder.split("/")[0] for path in ctx.facts.files):
+    folder, is_there = _fresh_folder(ctx), ctx.rng.random() < THERE_SHARE
+    if is_there:
+        folder = bare_folder(ctx) if ctx.rng.random() < 0.5 else ctx.choose(ctx.facts.folders)
+        if not isinstance(folder, str) or " " in folder:
+            return None
+    elif any(path.startswith(f"{folder}/") or path == folder.split("/")[0] for path in ctx.facts.files):
         return None
 
     def play(session: Session) -> tuple[str, str]:
         think = f"Create the folder {folder}. Is it there already?"
-        if names_in(session.call("glob", think, pattern=f"{folder}/*").text):
+        if f"{folder}/" in names_in(session.call("glob", think, pattern=folder).text):
             raise Report("It is there.", f"There is a folder `{folder}` already. Nothing was changed.")
         run_shell(session, "No. Make it.", f"mkdir -p {shlex.quote(folder)}", f"create the folder `{folder}`")
         return "Done.", f"Created the folder `{folder}`, empty."
@@ -75,6 +81,9 @@ def create_folder(ctx: Setting) -> Plan | None:
             return f"there is no folder {folder}"
         return checks.unchanged(outcome) or checks.says(outcome, folder)
 
+    if is_there:
+        setup, kept = makes(folder), checks.declines(folder)
+        return Plan("create_folder", "create", {"dir": folder}, play, kept, setup=setup, alone=True)
     return Plan("create_folder", "create", {"dir": folder}, play, check)
 
 

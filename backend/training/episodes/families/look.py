@@ -117,33 +117,31 @@ def list_dir(ctx: Setting) -> Plan | None:
     )
 
     def play(session: Session) -> tuple[str, str]:
-        where = shown.removeprefix("./").rstrip("/")
-        result = session.call("glob", f"List the folder {where}.", pattern=f"{where}/*")
-        rows = names_in(result.text)
-        if not rows:
-            found = names_in(
-                session.call(
-                    "glob",
-                    f"Nothing in {where}. Is there such a folder elsewhere?",
-                    pattern=f"**/{base_name(where)}",
-                ).text
-            )
-            folders = [row.rstrip("/") for row in found if row.endswith("/")]
-            if where not in folders:
-                if len(folders) != 1:
-                    raise Report(
-                        f"There is no folder {where}.", f"There is no folder `{where}` in this project."
-                    )
-                where = folders[0]
-                rows = names_in(session.call("glob", f"It is {where}. List it.", pattern=f"{where}/*").text)
-        if not rows:
-            raise Report(f"{where} is there, and empty.", f"`{where}` is empty: no file is to be seen in it.")
+        where, rows = entries_of(session, shown, "List the folder {}.")
         return f"{len(rows)} entries. Name them all.", f"`{where}` holds:\n{bullet_list(rows)}"
 
     if bare:
         check, setup = checks.declines(base_name(folder)), makes(folder)
         return Plan("list_dir", "list", {"dir": shown}, play, check, setup=setup, alone=True)
     return Plan("list_dir", "list", {"dir": shown}, play, all_said(items), ("folder", folder))
+
+
+def entries_of(session: Session, name: str, think: str) -> tuple[str, list[str]]:
+    """A folder's real path and what stands in it; a report where it is empty, or nowhere."""
+    where = name.removeprefix("./").rstrip("/")
+    rows = names_in(session.call("glob", think.format(where), pattern=f"{where}/*").text)
+    if not rows:
+        think = f"Nothing in {where}. Is there such a folder elsewhere?"
+        found = names_in(session.call("glob", think, pattern=f"**/{base_name(where)}").text)
+        folders = [row.rstrip("/") for row in found if row.endswith("/")]
+        if where not in folders:
+            if len(folders) != 1:
+                raise Report(f"There is no folder {where}.", f"There is no folder `{where}` in this project.")
+            where = folders[0]
+            rows = names_in(session.call("glob", f"It is {where}. List it.", pattern=f"{where}/*").text)
+    if not rows:
+        raise Report(f"{where} is there, and empty.", f"`{where}` is empty: no file is to be seen in it.")
+    return where, rows
 
 
 def bare_folder(ctx: Setting) -> str:

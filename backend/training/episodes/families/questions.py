@@ -7,7 +7,13 @@ import re
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.concepts import Func
 from k3agent.backend.training.episodes.facts import Definition
-from k3agent.backend.training.episodes.families.look import bullet_list, names_in
+from k3agent.backend.training.episodes.families.look import (
+    BARE_SHARE,
+    bare_folder,
+    bullet_list,
+    entries_of,
+    makes,
+)
 from k3agent.backend.training.episodes.families.read import (
     play_explain_file,
     read_definition,
@@ -371,7 +377,8 @@ def count_tests(ctx: Setting) -> Plan | None:
 @goal("count_dir", "list", 0.9)
 def count_dir(ctx: Setting) -> Plan | None:
     """How many files a folder holds."""
-    folder = ctx.choose(ctx.facts.folders)
+    bare = bare_folder(ctx) if ctx.rng.random() < BARE_SHARE else ""
+    folder = bare or ctx.choose(ctx.facts.folders)
     if not isinstance(folder, str):
         return None
     inside = {path[len(folder) + 1 :] for path in ctx.facts.files if path.startswith(folder + "/")}
@@ -381,10 +388,7 @@ def count_dir(ctx: Setting) -> Plan | None:
     shown = ctx.rng.choice((folder, folder, f"{folder}/"))
 
     def play(session: Session) -> tuple[str, str]:
-        where = shown.rstrip("/")
-        rows = names_in(session.call("glob", f"Count the files in {where}.", pattern=f"{where}/*").text)
-        if not rows:
-            raise Report(f"There is no folder {where}.", f"There is no folder `{where}` in this project.")
+        where, rows = entries_of(session, shown, "Count the files in {}.")
         found = [row for row in rows if not row.endswith("/")]
         counted = ", ".join(f"{number} {base_name(row)}" for number, row in enumerate(found, 1)) or "none"
         rest = len(rows) - len(found)
@@ -393,6 +397,9 @@ def count_dir(ctx: Setting) -> Plan | None:
         word = "file" if len(found) == 1 else "files"
         return f"Count: {counted}.", f"`{where}` holds {len(found)} {word}{tail}{names}."
 
+    if bare:
+        check, setup = checks.declines(base_name(folder)), makes(folder)
+        return Plan("count_dir", "list", {"dir": shown}, play, check, setup=setup, alone=True)
     return Plan(
         "count_dir", "list", {"dir": shown}, play, says_number(len(files), folder, *files), ("folder", folder)
     )

@@ -58,7 +58,7 @@ def test_oracle_of_goal_is_accepted(player: Player, name: str) -> None:
     assert made
 
 
-@pytest.mark.parametrize("name", ["delete_folder", "empty_folder", "list_dir"])
+@pytest.mark.parametrize("name", ["delete_folder", "empty_folder", "list_dir", "count_dir", "create_folder"])
 def test_a_folder_without_files_is_no_missing_one(player: Player, name: str) -> None:
     rng = random.Random(name)
     for _ in range(200):
