@@ -39,6 +39,7 @@ _BY_HAND: tuple[tuple[str, str, float], ...] = (
     (r"\benumerate\((\w+)\)", r"enumerate(\1, 1)", 0.8),
     (r"\[1:\]", "", 0.4),
     (r"(?<=\w) = (?=\w)", " += ", 0.25),
+    (r"\b((?:self\.)?[a-z_]\w*)(?= [-+*/<>] ?\d)", r"len(\1)", 0.3),
 )
 """Repairs that are no plain exchange of words: pattern, replacement, weight."""
 

@@ -12,24 +12,31 @@ from k3agent.backend.training.episodes.editing import difference, edit_text, fai
 from k3agent.backend.training.episodes.mutate import ENDLESS, outcome
 from k3agent.backend.training.episodes.policy import View, quoted
 from k3agent.backend.training.episodes.session import Report, Session
+from k3agent.backend.training.episodes.symptoms import points_to, symptom
 from k3agent.backend.training.episodes.testruns import PYTEST, QUIET, STOP, Failure, Run, parse_run
 from k3agent.backend.training.episodes.tracing import own_places
 
 SEARCHED = 0.95
 """Of the repairs whose cause is not evident, those that are played as a search."""
-GIVEN_UP = 0.05
+GIVEN_UP = 0.08
 """Of the searches that may, those that end with an honest report."""
-POSITIONS = (0.36, 0.2, 0.15, 0.12, 0.1, 0.07)
+UNLIKELY = 0.25
+"""The same where the right change is none that one would think of."""
+POINTED = 0.8
+"""Of the searches whose symptom says which kind of change it is, those that try the right one first."""
+POSITIONS = (0.42, 0.26, 0.18, 0.14)
 """How often the right change comes first, second, ...: wrong attempts are not learned, so each step learns
 what is likely after what was tried. Where there is no room for more the right one comes sooner.
 """
-MOST_WRONG = 5
-ENOUGH = 4
+MOST_WRONG = 3
+ENOUGH = 3
 """Attempts after which a search may be given up."""
 LEAST = 12
 """Changes that there must be to try for a search that finds nothing."""
-STRAY = 0.12
+STRAY = 0.25
 """Of the steps after a wrong attempt, those with a call that is refused first (it is not learned)."""
+STUCK = 0.3
+"""Of those after two attempts, the ones where the call is made again, which ends the search."""
 FITTING = 4030
 """Tokens of an episode that is trained as a whole, about."""
 TOKENS = (890, 0.57, 51)
@@ -69,23 +76,26 @@ class Search:
     others: bool = False
     """Whether there are more bugs: then the right change comes first, and another test fails after it."""
     gives_up: bool = False
+    may_stop: bool = False
     raised: int = 0
     """The line of the function where an error was raised, or 0."""
+    said: str = ""
+    """What the failure says of the bug."""
+    failure: Failure = field(default_factory=lambda: Failure(""))
 
     def run(self, failure: Failure, why: str, target: str = "", python: str = "python") -> Tried:
         """Try until the test passes. The runs between print only whether it does: what a failure says costs
         the most. Raises Report when nothing is left to try.
         """
-        limit = MOST_WRONG
-        if self.others or not self.gives_up:
-            limit = 0 if self.others else self.session.rng.choices(range(len(POSITIONS)), POSITIONS)[0]
+        self.failure, self.said = failure, symptom(failure.error)
+        limit = MOST_WRONG if self.gives_up and not self.others else self._wrong_ones()
         places = [place[1] for place in own_places(failure) if place[0] == self.view.path]
         self.raised = places[-1] if places else 0
         lead = why
         while True:
             wrong = self._next_wrong() if len(self.tried) < limit and self._has_room() else None
             if wrong is None and self.gives_up and len(self.tried) >= ENOUGH:
-                raise self._nothing_left(failure, lead)
+                raise self._nothing_left(lead)
             candidate = wrong or self.right
             self._try(candidate, lead, learn=wrong is None)
             run = self._test(QUIET, self.session.rng.choice(AGAIN), target, python)
@@ -95,6 +105,12 @@ class Search:
                 return Tried(candidate, run)
             self.tried.append(candidate)
             lead = self._so_far()
+
+    def _wrong_ones(self) -> int:
+        """How many wrong attempts come first: none, as a rule, where the symptom says what to change."""
+        rng, right = self.session.rng, self.right
+        is_told = points_to(self.said, right.old, right.new) and rng.random() < POINTED
+        return 0 if self.others or is_told else rng.choices(range(len(POSITIONS)), POSITIONS)[0]
 
     def _other(self, failure: Failure, run: Run, target: str, python: str) -> Run:
         """The run that shows what fails after the right change: another test, as a rule."""
@@ -125,7 +141,10 @@ class Search:
             if not left:
                 return None
             weights = [
-                item.weight * (3.0 if item.line == last else 1.0) * (8.0 if item.line == self.raised else 1.0)
+                item.weight
+                * (3.0 if item.line == last else 1.0)
+                * (8.0 if item.line == self.raised else 1.0)
+                * (4.0 if points_to(self.said, item.old, item.new) else 1.0)
                 for item in left
             ]
             chosen = rng.choices(left, weights)[0]
@@ -175,21 +194,29 @@ class Search:
             raise failed(self.view.path, result)
 
     def _stray(self, last: Candidate, lead: str) -> str:
-        """An edit that is refused, not learned; the thought that goes on from there."""
+        """An edit that is refused, not learned; the thought that goes on from there. Raises Report if it comes
+        again.
+        """
         args: dict[str, Any] = {"path": self.view.path, "line": last.line}
         is_same = self.session.rng.random() < 0.5 or self.broken.bad.count(last.old) > 1
         is_same = is_same or last.old in last.new
         old, new = (last.new, last.new) if is_same else (last.old, last.new)
-        result = self.session.call("edit", lead, learn=False, old=old, new=new, **args)
+        tried = difference(last.old, last.new)
+        think = f"{lead} Try {tried}."
+        result = self.session.call("edit", think, learn=False, old=old, new=new, **args)
         if not result.is_error:
             raise ValueError(f"a stray edit of {self.view.path} was not refused: {old!r} to {new!r}")
+        if self.may_stop and len(self.tried) > 1 and self.session.rng.random() < STUCK:
+            self.session.call("edit", think, learn=False, old=old, new=new, **args)
+            raise self._nothing_left(f"The same call failed before, and {tried} was tried.")
         rest = lead.partition(". ")[2] if lead.startswith("It still ") else lead
-        start = "Old and new were the same." if is_same else f"Line {last.line} has {last.new} now."
-        return f"{start} {rest}" if ": no." in rest else f"{start} {difference(last.old, last.new)}: no."
+        start = f"Old and new were the same: {tried} was tried."
+        start = start if is_same else f"Line {last.line} has {last.new} now."
+        return f"{start} {rest} Another one." if ": no." in rest else f"{start} {tried}: no. Another one."
 
-    def _nothing_left(self, failure: Failure, lead: str) -> Report:
+    def _nothing_left(self, lead: str) -> Report:
         """Put the last attempt back; what is said then."""
-        session = self.session
+        session, failure = self.session, self.failure
         last = self.tried[-1]
         self._edit(last.new, last.old, last.line, f"{lead} I know no more. Put line {last.line} back.")
         session.gave_up = True
@@ -265,11 +292,13 @@ def draw_search(
     old, new = broken.wrong.strip(), broken.right.strip()
     if old == new or session.rng.random() >= SEARCHED:
         return None
-    pool = candidates_for(view.lines, broken.line)
+    every = candidates_for(view.lines, broken.line)
     right = Candidate(broken.line, old, new, 1.0)
-    pool = [item for item in pool if (item.line, item.new) != (right.line, right.new)]
-    gives_up = may_stop and not others and len(pool) >= LEAST and session.rng.random() < GIVEN_UP
-    return Search(session, view, broken, pool, right, others=others, gives_up=gives_up)
+    pool = [item for item in every if (item.line, item.new) != (right.line, right.new)]
+    share = GIVEN_UP if len(pool) < len(every) else UNLIKELY
+    may_stop = may_stop and not others
+    gives_up = may_stop and len(pool) >= LEAST and session.rng.random() < share
+    return Search(session, view, broken, pool, right, others=others, gives_up=gives_up, may_stop=may_stop)
 
 
 def is_evident(failure: Failure) -> bool:

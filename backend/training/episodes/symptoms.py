@@ -1,16 +1,48 @@
-"""What a failed comparison says of the bug: how the value that came differs from the one that was wanted."""
+"""What a failure says of the bug: how the value that came differs from the one that was wanted, what kinds of
+values met, for which case it fails.
+"""
 
 import ast
 import re
 from typing import Any
 
+from k3agent.backend.training.episodes.editing import changed_part
+
 _SIDES = re.compile(r"^(?:AssertionError: )?(?:assert )?(.+?) (?:==|!=|is not|is) (.+?)(?: : .*)?$")
 _KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "dict", tuple: "tuple"}
 _LONGEST = 160
+_MET: tuple[tuple[str, str], ...] = (
+    (
+        r"'(list|dict|tuple|set|str)' and 'int'|'int' and '(list|dict|tuple|set)'|'(list|dict|tuple|set)'"
+        r" object cannot be interpreted as an integer",
+        "A {0} stands where a number is wanted: {1}?",
+    ),
+    (r"can only concatenate (str) \(not \"(?:int|float)\"\)", "A number is joined to a text: str()?"),
+    (r"'(int)' object is not (?:iterable|subscriptable)", "A number stands where a list is wanted."),
+    (r"'(NoneType)'", "Something is None there."),
+    (r"'(builtin_function_or_method|method)'", "A method is not called: ()?"),
+)
+"""Errors of values that do not go together, and what that means."""
+_POINTS: tuple[tuple[str, str], ...] = (
+    ("len()", r"\blen\("),
+    ("int()", r"\b(int|float|len)\("),
+    ("str()", r"\b(str|f['\"])"),
+    ("()?", r"\w\(\)"),
+    ("off by one", r"\d|[<>]|len"),
+    ("opposite", r"\bnot\b|[=!]=|[<>]|\bis\b|True|False|\band\b|\bor\b|\ball\b|\bany\b"),
+    ("return missing", r"\breturn\b"),
+    ("turned round", r"reverse|-1|sorted|insert"),
+    ("Capitals", r"lower|upper|title|capitalize"),
+    ("The sign", r"[-+]|abs"),
+    ("division", r"/|\bint\(|\bround\("),
+)
+"""What a symptom says that a change is about."""
 
 
 def symptom(error: str) -> str:
     """A short sentence about the difference, or nothing where it cannot be told."""
+    if error.startswith("TypeError: "):
+        return _of_kinds(error)
     match = _SIDES.match(error) if len(error) < _LONGEST else None
     if match is None:
         return ""
@@ -19,6 +51,41 @@ def symptom(error: str) -> str:
     except (ValueError, SyntaxError, TypeError):
         return ""
     return "" if repr(got) == repr(wanted) else difference_of(got, wanted)
+
+
+def _of_kinds(error: str) -> str:
+    """Which value is of another kind than the code wants."""
+    for pattern, said in _MET:
+        if match := re.search(pattern, error):
+            kind = next((group for group in match.groups() if group), "")
+            return said.format(kind, "int()" if kind == "str" else "len()")
+    return ""
+
+
+def points_to(said: str, old: str, new: str) -> bool:
+    """Whether a symptom says that a change from one line to another is of the likely kind."""
+    apart = " ".join(changed_part(old, new))
+    return any(part in said and re.search(pattern, apart) for part, pattern in _POINTS)
+
+
+def case_said(code: str) -> str:
+    """For which kind of case a line of a test fails, as a thought: nothing, one element, zero."""
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return ""
+    call = next((node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args), None)
+    for arg in call.args if call else ():
+        match arg:
+            case ast.List(elts=[]) | ast.Dict(keys=[]) | ast.Constant(value=""):
+                return "It fails for an empty one: is that case missing?"
+            case ast.List(elts=[_]):
+                return "It fails for one element: is that case missing?"
+            case ast.Constant(value=None):
+                return "It fails for None: is that case missing?"
+            case _:
+                continue
+    return ""
 
 
 def difference_of(got: Any, wanted: Any) -> str:

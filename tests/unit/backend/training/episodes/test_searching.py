@@ -17,6 +17,7 @@ from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.registry import GOALS, Setting
 from k3agent.backend.training.episodes.routines import routine_function
 from k3agent.backend.training.episodes.session import Outcome, Report, Session
+from k3agent.backend.training.episodes.symptoms import case_said, points_to, symptom
 from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
@@ -100,13 +101,14 @@ def test_an_unused_parameter_is_the_likeliest_name() -> None:
     assert pool["return width * height + deep"] > pool["return width * deep + deep"]
 
 
-@pytest.mark.parametrize("wrong", [0, 2, 4])
+@pytest.mark.parametrize("wrong", [0, 1, 3])
 def test_wrong_attempts_come_first_each_once_and_are_put_back(
     player: Player, monkeypatch: pytest.MonkeyPatch, wrong: int
 ) -> None:
     monkeypatch.setattr(searching, "SEARCHED", 1.0)
     monkeypatch.setattr(searching, "STRAY", 0.3)
-    monkeypatch.setattr(searching, "POSITIONS", tuple(float(index == wrong) for index in range(6)))
+    monkeypatch.setattr(searching, "POSITIONS", tuple(float(index == wrong) for index in range(4)))
+    monkeypatch.setattr(searching, "POINTED", 0.0)
     rng, lengths = random.Random(wrong), []
     for broken in drawn(wrong, 8):
         session = played(player, broken, rng)
@@ -131,6 +133,8 @@ def test_a_search_that_finds_nothing_puts_all_back_and_says_so(
 ) -> None:
     monkeypatch.setattr(searching, "SEARCHED", 1.0)
     monkeypatch.setattr(searching, "GIVEN_UP", 1.0)
+    monkeypatch.setattr(searching, "UNLIKELY", 1.0)
+    monkeypatch.setattr(searching, "STUCK", 0.0)
     rng, stopped = random.Random(5), 0
     for broken in drawn(6, 12):
         right = broken.right.strip()
@@ -194,6 +198,34 @@ def test_what_is_refused_is_followed_by_another_candidate(
                     != session.messages[index]["tool_calls"][0]["function"]
                 )
     assert strays >= 2
+
+
+def test_a_call_that_is_refused_twice_ends_the_search(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SEARCHED", "STRAY", "STUCK"):
+        monkeypatch.setattr(searching, name, 1.0)
+    monkeypatch.setattr(searching, "POSITIONS", (0.0, 0.0, 1.0))
+    rng, stopped = random.Random(8), 0
+    for broken in drawn(9, 6):
+        session = played(player, broken, rng, may_stop=True)
+        if "was tried. I know no more" in str(session.messages):
+            stopped += 1
+            assert player.box.workspace.snapshot() == broken.files
+            assert "I put everything back" in session.messages[-1]["content"]
+    assert stopped >= 2
+
+
+def test_a_failure_says_which_changes_are_likely() -> None:
+    code = "def last_page(items, size):\n    return (items - 1) // size\n"
+    rows = list(enumerate(code.splitlines(), 1))
+    assert "return (len(items) - 1) // size" in {item.new for item in candidates_for(rows, 2)}
+    said = symptom("TypeError: unsupported operand type(s) for -: 'list' and 'int'")
+    assert "len()" in said and points_to(said, "return items - 1", "return len(items) - 1")
+    assert not points_to(said, "return items - 1", "return items + 1")
+    assert points_to(symptom("assert 3 == 4"), "return a[1:]", "return a[0:]")
+    assert case_said("assert join_names(['ann']) == 'ann'").startswith("It fails for one element")
+    assert case_said("assert total([1, 2]) == 3") == "" and case_said("with x:") == ""
 
 
 def test_routine_functions_are_many_and_do_what_their_cases_say() -> None:
