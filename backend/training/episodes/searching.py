@@ -194,8 +194,8 @@ class Search:
             raise failed(self.view.path, result)
 
     def _stray(self, last: Candidate, lead: str) -> str:
-        """An edit that is refused, not learned; the thought that goes on from there. Raises Report if it comes
-        again.
+        """An edit that is refused, not learned; the thought that goes on from there. Raises Report where it
+        is made again.
         """
         args: dict[str, Any] = {"path": self.view.path, "line": last.line}
         is_same = self.session.rng.random() < 0.5 or self.broken.bad.count(last.old) > 1
