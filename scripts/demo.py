@@ -32,11 +32,11 @@ def net_total(items):
 
 
 def with_tax(net):
-    return net + net * TAX_RATE // 100
+    return nett + net * TAX_RATE // 100
 
 
 def shipping(net):
-    if net <= FREE_SHIPPING_FROM:
+    if net >= FREE_SHIPPING_FROM:
         return 0
     return 490
 ''',
