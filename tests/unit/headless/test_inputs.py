@@ -10,7 +10,7 @@ from support.agents import DONE, ReplayClient
 from k3agent.config.settings import Settings
 from k3agent.config.trust import set_trust
 from k3agent.headless import run as headless
-from k3agent.headless.formats import TextFormat
+from k3agent.headless.formats import End, TextFormat
 from k3agent.headless.inputs import UsageError, require_known_command
 from k3agent.headless.output import PipeWriter
 from k3agent.headless.progress import Progress
@@ -42,6 +42,19 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     check("/theirs")
 
 
+async def ended(options: RunOptions) -> tuple[headless.HeadlessRun, End]:
+    """A run from its beginning to its end, and how it ended; what it tells goes nowhere."""
+    run = headless.HeadlessRun(
+        options,
+        PipeWriter(1, is_lossless=True),
+        TextFormat(lambda text: None),
+        Progress(lambda text: None, has_color=False),
+    )
+    end = await run.run()
+    await run.close()
+    return run, end
+
+
 async def test_a_run_of_it_ends_before_the_model_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,14 +68,7 @@ async def test_a_run_of_it_ends_before_the_model_is_asked(
         cwd=tmp_path,
         prompt="/nope LIMIT",
     )
-    run = headless.HeadlessRun(
-        options,
-        PipeWriter(1, is_lossless=True),
-        TextFormat(lambda text: None),
-        Progress(lambda text: None, has_color=False),
-    )
-    end = await run.run()
-    await run.close()
+    run, end = await ended(options)
     assert end.exit_code == 2 and "/nope" in end.errors[0]
     assert client.requests == [] and run.session is None
 
@@ -84,13 +90,6 @@ async def test_a_check_that_can_never_run_ends_the_run_before_the_model_is_asked
         cwd=tmp_path / "ws",
         prompt="go",
     )
-    run = headless.HeadlessRun(
-        options,
-        PipeWriter(1, is_lossless=True),
-        TextFormat(lambda text: None),
-        Progress(lambda text: None, has_color=False),
-    )
-    end = await run.run()
-    await run.close()
+    _, end = await ended(options)
     assert end.exit_code == (4 if is_own else 2) and len(client.requests) == is_own
     assert "`nosuchprogram -q` cannot run: there is no program nosuchprogram on PATH" in end.errors[0]

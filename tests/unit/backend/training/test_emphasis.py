@@ -1,6 +1,8 @@
 """What an edit changes, and how the first thought begins, counts for more in the loss."""
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -19,14 +21,16 @@ def weighed(
     tokenizer: Tokenizer, old: str, new: str, thought: str = "", is_first: bool = False
 ) -> list[tuple[str, float]]:
     arguments = json.dumps({"path": "a.py", "old": old, "new": new, "line": 3})
-    message = {
-        "role": "assistant",
-        "content": "",
-        "reasoning_content": thought or f"Line 3 is wrong. It must be: {new}",
-        "tool_calls": [
-            {"id": "edit:0", "type": "function", "function": {"name": "edit", "arguments": arguments}}
-        ],
-    }
+    call = {"id": "edit:0", "type": "function", "function": {"name": "edit", "arguments": arguments}}
+    return weighed_thought(tokenizer, thought or f"Line 3 is wrong. It must be: {new}", [call], is_first)
+
+
+def weighed_thought(
+    tokenizer: Tokenizer, thought: str, calls: Sequence[Mapping[str, Any]] = (), is_first: bool = False
+) -> list[tuple[str, float]]:
+    message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": thought}
+    if calls:
+        message["tool_calls"] = list(calls)
     ids = render_assistant(tokenizer, message)
     weights = answer_weights(tokenizer, message, ids, is_first)
     assert len(weights) == len(ids)
@@ -81,25 +85,14 @@ def test_only_what_differs_counts_more(
 
 
 def test_a_correction_before_the_search_counts_more(tokenizer: Tokenizer) -> None:
-    message = {
-        "role": "assistant",
-        "content": "",
-        "reasoning_content": "Correct resXponse -> response. Find it.",
-    }
-    ids = render_assistant(tokenizer, message)
-    weights = answer_weights(tokenizer, message, ids, is_first=False)
-    heavy = "".join(tokenizer.decode([i]) for i, weight in zip(ids, weights, strict=True) if weight > 1)
+    pieces = weighed_thought(tokenizer, "Correct resXponse -> response. Find it.")
+    heavy = "".join(text for text, weight in pieces if weight > 1)
     assert "s" in heavy and len(heavy) <= len("response") + 1
 
 
 def test_what_stands_behind_the_number_of_a_task_is_a_choice(tokenizer: Tokenizer) -> None:
-    message = {
-        "role": "assistant",
-        "content": "",
-        "reasoning_content": "The diff shows it. Task 2 of 3: Rename a to b. Find a as a word, everywhere.",
-    }
-    ids = render_assistant(tokenizer, message)
-    weights = answer_weights(tokenizer, message, ids, is_first=False)
-    heavy = "".join(tokenizer.decode([i]) for i, weight in zip(ids, weights, strict=True) if weight > 1)
+    thought = "The diff shows it. Task 2 of 3: Rename a to b. Find a as a word, everywhere."
+    pieces = weighed_thought(tokenizer, thought)
+    heavy = "".join(text for text, weight in pieces if weight > 1)
     assert heavy.strip().startswith("Rename a to") and "everywhere" not in heavy
-    assert sum(weight == CHOICE_WEIGHT for weight in weights) == CHOICE_TOKENS
+    assert sum(weight == CHOICE_WEIGHT for _, weight in pieces) == CHOICE_TOKENS
