@@ -24,7 +24,7 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)
 
 
-def is_at(fd: int, path: Path) -> bool:
+def is_at(fd: int, path: Path | str) -> bool:
     """Whether an open file is the one of this path, and no link was on the way; False where the system does
     not tell.
     """

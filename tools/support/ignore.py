@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from k3agent.tools.support import opening
 from k3agent.tools.support.globs import IgnoreRule, compile_ignore
 from k3agent.tools.support.paths import printable
 
@@ -51,16 +52,18 @@ class _Folder:
         return False
 
 
-def _open_folder(path: str, names: set[str], parent: _Folder | None) -> _Folder:
+def _open_folder(path: str, names: set[str], parent: _Folder | None, fd: int | None = None) -> _Folder:
+    """With the rules of the folder at `path`, which may be open as `fd`."""
     has_git = ".git" in names
     rules = {}
     for kind in IGNORE_FILES:
         if kind in names or (has_git and kind.startswith(".git/")):
             try:
+                place = kind if fd is not None else f"{path}/{kind}"
                 # a pipe by this name would be waited for
-                fd = os.open(f"{path}/{kind}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                with os.fdopen(fd, encoding="utf-8", errors="replace") as stream:
-                    if not stat.S_ISREG(os.fstat(fd).st_mode):
+                file = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+                with os.fdopen(file, encoding="utf-8", errors="replace") as stream:
+                    if not stat.S_ISREG(os.fstat(file).st_mode):
                         continue
                     lines = stream.read(1 << 20).removeprefix("\ufeff").split("\n")
             except OSError:
@@ -82,41 +85,66 @@ def _around(root: Path) -> _Folder | None:
 def walk(root: Path, *, hidden: bool = False, max_depth: int | None = None) -> Iterator[Entry]:
     """Everything below `root`, in the order of `shown` with folders read as `name/`.
 
-    `hidden` also gives names that begin with a dot, `.git` excepted.
+    `hidden` also gives names that begin with a dot, `.git` excepted. `root` is resolved; a folder that a link
+    has replaced meanwhile is passed over.
     """
-    yield from _walk(str(root).rstrip("/"), "", 1, _around(root), hidden, max_depth)
+    levels = [_listed(str(root).rstrip("/"), "", _around(root), hidden)]
+    while levels:
+        level = levels[-1]
+        folder, path, prefix, depth = level.folder, level.path, level.prefix, len(levels)
+        for name, is_dir, is_link in level.items:
+            full = f"{path}/{name}"
+            if folder is not None and folder.ignores(full, is_dir=is_dir):
+                continue
+            shown = prefix + printable(name)
+            yield Entry(full, shown, is_dir, is_link, depth)
+            if is_dir and (max_depth is None or depth < max_depth):
+                levels.append(_listed(full, shown + "/", folder, hidden))
+                break
+        else:
+            levels.pop()
 
 
-def _walk(
-    path: str, prefix: str, depth: int, around: _Folder | None, hidden: bool, max_depth: int | None
-) -> Iterator[Entry]:
-    try:
-        with os.scandir(path or "/") as found:
-            items = list(found)
-    except OSError:
-        return
-    names = {item.name for item in items if item.name.startswith(".")}
+@dataclass(slots=True)
+class _Level:
+    """A folder on the way: what is left of its names, each with whether it is a folder and a link."""
+
+    path: str
+    prefix: str
+    folder: _Folder | None
+    items: Iterator[tuple[str, bool, bool]]
+
+
+def _listed(path: str, prefix: str, around: _Folder | None, hidden: bool) -> _Level:
+    """All is asked of the open folder: by its name another could be meant by now. Nothing stays open."""
+    items: list[tuple[str, bool, bool]] = []
     folder = around
-    if ".git" in names or not names.isdisjoint(IGNORE_FILES):
-        folder = _open_folder(path, names, around)
-    rows: list[tuple[str, os.DirEntry[str], bool]] = []
-    for item in items:
-        if item.name.startswith(".") and (not hidden or item.name == ".git"):
-            continue
-        try:
-            is_dir = item.is_dir(follow_symlinks=False)
-        except OSError:
-            is_dir = False
-        rows.append((item.name + "/" if is_dir else item.name, item, is_dir))
-    rows.sort(key=lambda row: row[0])
-    for _, item, is_dir in rows:
-        full = f"{path}/{item.name}"
-        if folder is not None and folder.ignores(full, is_dir=is_dir):
-            continue
-        shown = prefix + printable(item.name)
-        yield Entry(full, shown, is_dir, item.is_symlink(), depth)
-        if is_dir and (max_depth is None or depth < max_depth):
-            yield from _walk(full, shown + "/", depth + 1, folder, hidden, max_depth)
+    try:
+        fd = opening.open_to_list(path or "/")
+    except OSError:
+        return _Level(path, prefix, folder, iter(items))
+    names: set[str] = set()
+    try:
+        with os.scandir(fd) as found:
+            for item in found:
+                name = item.name
+                if name.startswith("."):
+                    names.add(name)
+                    if not hidden or name == ".git":
+                        continue
+                try:
+                    is_dir = item.is_dir(follow_symlinks=False)
+                    items.append((name, is_dir, not is_dir and item.is_symlink()))
+                except OSError:
+                    continue
+        if ".git" in names or not names.isdisjoint(IGNORE_FILES):
+            folder = _open_folder(path, names, around, fd)
+    except OSError:
+        items = []
+    finally:
+        os.close(fd)
+    items.sort(key=lambda row: row[0] + "/" if row[1] else row[0])
+    return _Level(path, prefix, folder, iter(items))
 
 
 def is_regular(path: str) -> bool:

@@ -44,14 +44,22 @@ def check(path: Path, shown: str) -> None:
 
 def open_read(path: Path) -> int:
     """A descriptor of the file at this resolved path; does not wait for the other end of a pipe."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+    return _opened(str(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def open_to_list(path: str) -> int:
+    """A descriptor of the folder at this resolved path, for `os.scandir`."""
+    return _opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _opened(path: str, flags: int) -> int:
     fd = os.open(path, flags)
     # That no link was on the way is seen at once where the system tells of it.
     if is_at(fd, path):
         return fd
     os.close(fd)
-    with parent_of(path) as (folder, name):
-        return os.open(name, flags, dir_fd=folder)
+    with parent_of(Path(path)) as (folder, name):
+        return os.open(name or ".", flags, dir_fd=folder)
 
 
 def open_folder(path: Path) -> int:

@@ -71,7 +71,7 @@ def _stamps(root: Path, found: Scan) -> dict[str, tuple[str, int]]:
         if is_secret_file(name):
             continue
         try:
-            info = Path(entry.path).stat()
+            info = Path(entry.path).lstat()
         except OSError:
             continue
         if info.st_size > MAX_FILE_BYTES:

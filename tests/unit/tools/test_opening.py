@@ -14,6 +14,7 @@ from k3agent.errors import ToolError
 from k3agent.tools import BUILTIN
 from k3agent.tools.base import ToolContext
 from k3agent.tools.support import opening, textio
+from k3agent.tools.support.ignore import walk
 
 SECRET = "not for the workspace\n"
 
@@ -155,3 +156,36 @@ def test_folders_are_made_on_the_way_and_searched_without_being_listed(tmp_path:
         (tmp_path / "x").chmod(0o700)
     assert not path.exists()
     textio.remove(path, "z.txt")
+
+
+@pytest.mark.parametrize("has_proc", [True, False], ids=["told", "untold"])
+def test_a_walk_passes_over_a_folder_that_a_link_has_replaced(
+    has_proc: bool, ctx: ToolContext, swap: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_proc:
+        monkeypatch.setattr(opening, "is_at", lambda fd, path: False)
+    (ctx.cwd / "a" / "inner").mkdir()
+    (ctx.cwd / "b").mkdir()
+    (ctx.cwd / "b" / "c.txt").touch()
+    walked = walk(ctx.cwd)
+    names = [next(walked).shown]
+    swap()
+    names += [entry.shown for entry in walked]
+    # What the link leads to has a file b.txt.
+    assert names == ["a", "b", "b/c.txt"]
+    assert [entry.shown for entry in walk(ctx.cwd / "a")] == []
+    assert [entry.shown for entry in walk(ctx.cwd)] == [
+        "a", "b", "b/c.txt", "old", "old/b.txt", "old/inner"
+    ]  # fmt: skip
+
+
+def test_a_walk_goes_deeper_than_calls_may_nest(tmp_path: Path) -> None:
+    top = tmp_path.resolve()
+    folders = [Path(f"{top}{'/d' * depth}") for depth in range(1, 1200)]
+    for folder in folders:
+        folder.mkdir()
+    try:
+        assert [entry.path for entry in walk(top)] == [str(folder) for folder in folders]
+    finally:
+        for folder in reversed(folders):
+            folder.rmdir()
