@@ -1,5 +1,6 @@
 """Names that are nearly right: what an unknown name is like, and slips of names with the error they raise."""
 
+import builtins
 import keyword
 import random
 import re
@@ -12,15 +13,19 @@ from k3agent.backend.training.episodes.concepts import Func
 from k3agent.backend.training.episodes.editing import changed_part
 from k3agent.backend.training.episodes.mutate import Bug, TooManySteps, limited
 from k3agent.backend.training.episodes.policy import View
-from k3agent.backend.training.episodes.slips import typo
+from k3agent.backend.training.episodes.slips import name_typo
 from k3agent.backend.training.episodes.units import UnitSample
 
 NEAR = 0.7
 """How alike two names are of which one may stand for the other."""
 LONGEST_ERROR = 110
+MOST_NAMES = 10
 _NAME = re.compile(r"[A-Za-z_]\w{2,}")
-_SLIPPING = re.compile(r"(?<![\w'\"])(self\.|\w+\.)?([a-z_]\w{3,})\b(?!['\"])|\[['\"](\w{4,})['\"]\]")
+_FUNCTION = re.compile(r"\s*(async )?def ")
+_TEXTS = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|#.*")
+_SLIPPING = re.compile(r"(?<![\w'\"])(self\.|\w+\.)?([A-Za-z_]\w{3,})\b(?!['\"])|\[['\"](\w{4,})['\"]\]")
 _KEEP = frozenset((*keyword.kwlist, "self"))
+_USUAL = _KEEP | frozenset(dir(builtins))
 
 
 def near_hint(view: View, line: int, old: str, new: str) -> str:
@@ -31,13 +36,32 @@ def near_hint(view: View, line: int, old: str, new: str) -> str:
     places = {number: set(_NAME.findall(text)) for number, text in view.lines if number != line}
     rest = re.sub(rf"\b{wrong}\b", " ", old)
     words = set(_NAME.findall(rest)).union(*places.values())
-    if wrong in words or get_close_matches(wrong, sorted(words), 1, NEAR) != [right]:
+    if wrong in words or _closest(wrong, words) != [right]:
         return ""
+    there = _names_there(view, line, rest)
+    if right in there:
+        return f" Names there: {', '.join(there)}. {wrong} is like {right}."
     numbers = [number for number, names in places.items() if right in names]
-    if not numbers:
-        return f" {wrong} is like {right} in the same line."
     above = [number for number in numbers if number < line]
-    return f" {wrong} is like {right} of line {max(above) if above else min(numbers)}."
+    return f" {wrong} is like {right} of line {max(above) if above else min(numbers)}." if numbers else ""
+
+
+def _closest(wrong: str, words: set[str]) -> list[str]:
+    """The name that a wrong one is like; else those that it is a part of, in any style."""
+    near = get_close_matches(wrong, sorted(words), 1, NEAR)
+    if near:
+        return near
+    bare = wrong.replace("_", "").lower()
+    return [word for word in words if bare in (word.replace("_", "").lower(), *word.lower().split("_"))]
+
+
+def _names_there(view: View, line: int, rest: str) -> list[str]:
+    """Names from the function's beginning to a line, of which `rest` is left: the last MOST_NAMES of them."""
+    above = [text for number, text in view.lines if number < line]
+    start = max((at for at, text in enumerate(above) if _FUNCTION.match(text)), default=0)
+    text = "\n".join((*above[start:], rest))
+    names = dict.fromkeys(_NAME.findall(_TEXTS.sub(" ", text)))
+    return [name for name in names if name not in _USUAL][-MOST_NAMES:]
 
 
 def name_slips(func: Func, rng: random.Random) -> list[Bug]:
@@ -50,7 +74,7 @@ def name_slips(func: Func, rng: random.Random) -> list[Bug]:
             group = 3 if match[3] else 2
             if match[group] in _KEEP:
                 continue
-            wrong = line[: match.start(group)] + typo(match[group], rng) + line[match.end(group) :]
+            wrong = line[: match.start(group)] + name_typo(match[group], rng) + line[match.end(group) :]
             found.append(Bug(index, line, wrong))
     rng.shuffle(found)
     return found

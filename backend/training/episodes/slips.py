@@ -189,6 +189,20 @@ def typo(word: str, rng: random.Random) -> str:
     )
 
 
+def name_typo(name: str, rng: random.Random) -> str:
+    """A name written wrongly: a part left out, another style, a wrong letter, or as any word."""
+    first, _, rest = name.strip("_").partition("_")
+    kind = rng.random()
+    if rest and kind < 0.5:
+        last = name.rsplit("_", 1)[-1]
+        camel = first + "".join(part.capitalize() for part in rest.split("_"))
+        return rng.choice((first, last, name.removesuffix(f"_{last}"), camel, name.replace("_", "")))
+    if kind < 0.7:
+        at = rng.randrange(1, len(name))
+        return name[:at] + rng.choice("aeiourstnlmdcp") + name[at + 1 :]
+    return typo(name, rng)
+
+
 def slips(line: str, rng: random.Random, around: Around) -> list[str]:
     """What could stand there instead of a line: each rule once, at one of its places."""
     found: list[str] = []

@@ -160,7 +160,12 @@ def test_what_is_evident_stands_in_the_text(code: str, line: int, said: str) -> 
 def test_a_misspelt_name_is_said_to_be_like_one_in_view() -> None:
     rows = ["def f(a):", "    kept = []", "    for one in a:", "        kept.append(one)", "    return keppt"]
     view = View("a.py", list(enumerate(rows, 1)), 5)
-    assert near_hint(view, 5, "return keppt", "return kept") == " keppt is like kept of line 4."
+    hint = near_hint(view, 5, "return keppt", "return kept")
+    assert hint == " Names there: kept, one, append. keppt is like kept."
+    part = View("a.py", [(1, "TAX_RATE = 5"), (2, "def f(a):"), (3, "    return a * TAX")], 3)
+    assert near_hint(part, 3, "return a * TAX", "return a * TAX_RATE") == " TAX is like TAX_RATE of line 1."
+    far = View("a.py", [(1, "RATE = 5"), (2, "def f(a):"), (3, "    return a * RTE")], 3)
+    assert near_hint(far, 3, "return a * RTE", "return a * RATE") == " RTE is like RATE of line 1."
     assert near_hint(view, 5, "return keppt", "return one") == ""
     assert near_hint(view, 5, "return one", "return kept") == ""
 
