@@ -258,7 +258,8 @@ def _add_verbs(words: dict[str, list[Rule]], cluster: Cluster, members: tuple[st
             _add(words, mine[3], Rule("participle", "", _others([f[4] for f in apart], mine[3]), *limits))
             continue
         _add(words, mine[3], Rule("past", "", _others([f[3] for f in table], mine[3]), *limits))
-        _add(words, mine[4], Rule("either", "", _others([f[4] for f in table], mine[4]), *limits))
+        role = "participle" if mine[4] == mine[0] else "either"  # "run" is mostly the base form
+        _add(words, mine[4], Rule(role, "", _others([f[4] for f in table], mine[4]), *limits))
 
 
 @cache

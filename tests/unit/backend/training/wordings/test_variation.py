@@ -205,3 +205,8 @@ def test_a_broken_line_is_named() -> None:
         variation._cluster("verb", "lonely")
     with pytest.raises(variation.SynonymError, match="goals"):
         variation._cluster("verb", "one | two ; maybe set_key")
+
+
+def test_a_base_form_that_is_also_the_participle_stays_a_base_form() -> None:
+    assert not any("kicked" in text or "started" in text for text in varied("run {path} now", "run_script"))
+    assert any("started" in text or "executed" in text for text in varied("{path} must be run", "run_script"))
