@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from k3agent.agent import foreign
 from k3agent.agent.check_files import files_of_checks
+from k3agent.agent.checks import can_come
 from k3agent.agent.context import CHARS_PER_TOKEN, Context, facts, system_prompt
 from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.emitter import Emitter
@@ -166,6 +167,11 @@ def territory(
 def sandboxing(ctx: ToolContext) -> Callable[[list[str]], list[str]]:
     """Puts a command, such as that of a check, into the sandbox of the tools."""
     return lambda argv: ctx.sandbox.wrap(argv, ctx.cwd, (ctx.cwd, *ctx.extra_dirs))
+
+
+def bringing(options: SessionOptions, ctx: ToolContext) -> Callable[[], bool]:
+    """Tells whether the work may bring a program that a check lacks."""
+    return lambda: can_come(options.environ, ctx.sandbox.name, (ctx.cwd, *ctx.extra_dirs))
 
 
 def _sockets(environ: Mapping[str, str]) -> tuple[Path, ...]:

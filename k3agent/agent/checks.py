@@ -143,6 +143,17 @@ def _is_known(name: str, environ: Mapping[str, str]) -> bool:
     return subprocess.run(asked, env=dict(environ), capture_output=True, check=False).returncode == 0
 
 
+def can_come(environ: Mapping[str, str], sandbox: str, writable: Sequence[Path]) -> bool:
+    """Whether the work itself may bring a program that is missing: nothing guards its commands (the name of
+    the `sandbox` says so), or a folder on PATH lies where they may write. `writable`: the workspace first.
+    """
+    if sandbox == "none":
+        return True
+    tops = [os.path.realpath(top) for top in writable]
+    folders = [os.path.realpath(writable[0] / folder) for folder in environ.get("PATH", "").split(os.pathsep)]
+    return any(Path(folder).is_relative_to(top) for folder in folders for top in tops)
+
+
 def missing_text(command: str, name: str) -> str:
     """What is wrong with such a check, and the remedy."""
     return f"the check `{command}` cannot run: there is no program {name} on PATH. {REMEDY}"

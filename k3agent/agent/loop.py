@@ -86,6 +86,8 @@ class TurnParts:
     checks: tuple[str, ...]
     check_files: CheckFiles
     check_retries: int
+    # Whether the work can install a program that a check lacks.
+    may_bring: Callable[[], bool]
     job_notices: Callable[[], list[str]]
     # Files that the user has brought back since the model last looked.
     restore_notices: Callable[[], list[str]]
@@ -316,8 +318,8 @@ class TurnLoop:
             return await self._stop_hooks()
         missing = self._missing(failed)
         end = TurnEnd(outcome=TurnOutcome.CHECKS_FAILED, detail=missing or checks.named(failed))
-        # A program that is not there is nothing that the work could have made right.
-        if missing:
+        # A program that cannot come is nothing that the work could make right.
+        if missing and not parts.may_bring():
             return end
         if self._closing is not None or self._parts.transcript.num_said(checks.HEAD) >= parts.check_retries:
             return end

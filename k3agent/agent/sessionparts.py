@@ -244,6 +244,7 @@ class SessionParts(SessionView):
             checks=options.checks,
             check_files=CheckFiles(self._checked, self._cwd),
             check_retries=options.check_retries,
+            may_bring=building.bringing(options, self._tool_ctx),
             job_notices=self._jobs.take_notices,
             restore_notices=lambda: restore_notices(self._store, self.id),
             folder_instructions=self._nested.take,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from k3agent.agent.checks import missing_program, missing_text
+from k3agent.agent.building import choose_sandbox
+from k3agent.agent.checks import can_come, missing_program, missing_text
 from k3agent.agent.commands import called_name, load_commands
+from k3agent.agent.options import SessionOptions
 from k3agent.config.places import find_places
 from k3agent.errors import ConfigError, K3AgentError, did_you_mean
 from k3agent.safety.images import image_type
@@ -71,17 +74,18 @@ def require_known_command(prompt: str, cwd: Path, environ: Mapping[str, str], ho
     )
 
 
-def require_programs(checks: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> None:
-    """Raises UsageError for a check that can never run. Where a folder on PATH lies in the workspace, the
-    work itself may bring the program.
+async def lacking_programs(options: SessionOptions) -> list[str]:
+    """What is to be told of checks whose programs are missing, where the work itself may bring them. Raises
+    UsageError for a check that can never run.
     """
-    folders = [os.path.realpath(cwd / folder) for folder in environ.get("PATH", "").split(os.pathsep)]
-    if any(Path(folder).is_relative_to(os.path.realpath(cwd)) for folder in folders):
-        return
-    for command in checks:
-        name = missing_program(command, environ)
-        if name:
-            raise UsageError(missing_text(command, name))
+    named = [(command, missing_program(command, options.environ)) for command in options.checks]
+    lacking = [missing_text(command, name) for command, name in named if name]
+    if not lacking:
+        return []
+    sandbox = await asyncio.to_thread(choose_sandbox, options)
+    if not can_come(options.environ, sandbox.name, (options.cwd, *options.extra_dirs)):
+        raise UsageError(lacking[0])
+    return lacking
 
 
 def _read_available(descriptor: int) -> str:

@@ -35,11 +35,11 @@ from k3agent.headless.formats import End, Format, JsonFormat, Start, StreamJsonF
 from k3agent.headless.goals import GoalQueue, for_goals, has_open_goals, reach_all, require_checks
 from k3agent.headless.inputs import (
     UsageError,
+    lacking_programs,
     read_image,
     read_prompt,
     read_schema,
     require_known_command,
-    require_programs,
     user_lines,
 )
 from k3agent.headless.keptchecks import keep_checks, kept_checks
@@ -261,6 +261,8 @@ class HeadlessRun:
     async def _open_session(self, client: ModelClient) -> Session:
         options = self.options
         session_options = self._session_options(client)
+        for problem in await lacking_programs(session_options):
+            self.progress.line(f"{problem} The work goes on: it may bring the program.", "yellow")
         found = options.resume_id
         if options.continues_newest:
             found = newest_session(session_options.home, options.cwd)
@@ -292,7 +294,6 @@ class HeadlessRun:
         )
         told = for_goals(told, options.settings) if options.goals else told
         self.checks = told.checks
-        require_programs(self.checks, options.cwd, options.environ)
         return dataclasses.replace(told, response_schema=self.schema, home=home, user_home=options.home)
 
     async def _structured_end(self, session: Session, ended: TurnEnded) -> End:

@@ -36,6 +36,7 @@ from k3agent.events import (
 )
 from k3agent.providers.base import Profile
 from k3agent.providers.scripted import ScriptedCall
+from k3agent.tools.sandbox.none import NoSandbox
 from k3agent.types import (
     CallDelta,
     Finish,
@@ -94,10 +95,14 @@ def test_a_program_that_a_check_lacks(command: str, missing: str) -> None:
     assert missing_program(command, os.environ) == missing
 
 
-async def test_a_check_without_its_program_ends_the_turn_at_once(tmp_path: Path) -> None:
-    run = await start(tmp_path, [DONE] * 4, checks=("nosuchprogram -q",))
+@pytest.mark.parametrize(("can_come", "asked"), [(False, 1), (True, 4)])
+async def test_a_check_without_its_program_goes_back_only_where_the_work_may_bring_it(
+    tmp_path: Path, can_come: bool, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NoSandbox, "name", "none" if can_come else "a sandbox that stands")
+    run = await start(tmp_path, [DONE] * 4, checks=("nosuchprogram -q",), sandbox="off")
     end = await run.session.submit("go")
-    assert end.outcome is TurnOutcome.CHECKS_FAILED and len(run.client.requests) == 1
+    assert end.outcome is TurnOutcome.CHECKS_FAILED and len(run.client.requests) == asked
     assert "no program nosuchprogram on PATH. Install it" in end.detail
     await run.session.aclose()
 
