@@ -165,12 +165,23 @@ def unit_tests(
         lines += ([""] if pad and index else []) if pad else ["", ""]
         lines.append(f"{pad}def {name}({'self' if pad else ''}):")
         lines += [f"{pad}    {line}" for line in body]
-    if kind == "unittest":
-        head = ["import unittest", "", *head]
-    elif needs_pytest:
+    if needs_pytest:
         head = ["import pytest", "", *head]
+    standard = [*(["import unittest"] if kind == "unittest" else []), *_imports(unit, sample)]
+    head = [*standard, *([""] if standard else []), *head]
     text = "\n".join(style.dress([*head, *(["", ""] if pad else []), *lines])) + "\n"
     return text, failing
+
+
+def _imports(unit: Unit, sample: UnitSample) -> list[str]:
+    """The imports of the code whose names the tests use too."""
+    found = [line for line in unit.code if line.startswith(("from ", "import "))]
+    return [
+        line
+        for line in found
+        for names in [re.findall(r"\w+", line.partition("import ")[2])]
+        if any(_uses(group, name) for group in sample.expected for name in names)
+    ]
 
 
 def _uses(group: Expected, name: str) -> bool:
