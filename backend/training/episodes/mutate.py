@@ -201,6 +201,8 @@ RULES: tuple[Rule, ...] = (
 MAX_STEPS = 20_000
 """Lines that a changed function may run: one that fills a list without end would take all memory."""
 ENDLESS = "TooManySteps"
+LOST = 0.3
+"""Of the lost returns, those that stay."""
 LOOP_SAFE = re.compile(r"^\s*(return\b|result =|total =)")
 
 
@@ -260,11 +262,21 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
                 found.append(Bug(index, line, " " * (indent + 4) + line.strip()))
     rng.shuffle(found)
     return [
-        bug for bug in found if bug.wrong != bug.right and bug.wrong.strip() and not _multiplies_other(bug)
+        bug
+        for bug in found
+        if bug.wrong != bug.right
+        and bug.wrong.strip()
+        and not multiplies_other(bug)
+        and (not _loses(bug) or rng.random() < LOST)
     ]
 
 
-def _multiplies_other(bug: Bug) -> bool:
+def _loses(bug: Bug) -> bool:
+    """Whether a value is lost: two rules do that to nearly each last line, and each test notices."""
+    return "return " in bug.right and "return " not in bug.wrong
+
+
+def multiplies_other(bug: Bug) -> bool:
     """Whether another name than before is multiplied in place: a list that a loop runs over would grow until
     the memory is full.
     """

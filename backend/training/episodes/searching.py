@@ -9,6 +9,7 @@ from typing import Any
 from k3agent.backend.training.episodes.bugs import Broken
 from k3agent.backend.training.episodes.candidates import EVIDENT, Candidate, candidates_for
 from k3agent.backend.training.episodes.editing import difference, edit_text, failed
+from k3agent.backend.training.episodes.evidence import evidence
 from k3agent.backend.training.episodes.mutate import ENDLESS, outcome
 from k3agent.backend.training.episodes.policy import View, quoted
 from k3agent.backend.training.episodes.session import Report, Session
@@ -22,9 +23,11 @@ GIVEN_UP = 0.08
 """Of the searches that may, those that end with an honest report."""
 UNLIKELY = 0.25
 """The same where the right change is none that one would think of."""
-POINTED = 0.8
-"""Of the searches whose symptom says which kind of change it is, those that try the right one first."""
-POSITIONS = (0.42, 0.26, 0.18, 0.14)
+DECIDED = 0.94
+"""Of the searches whose evidence decides for a change, those that try it first."""
+POINTED = 0.85
+"""The same where the symptom says only which kind of change it is."""
+POSITIONS = (0.5, 0.24, 0.15, 0.11)
 """How often the right change comes first, second, ...: wrong attempts are not learned, so each step learns
 what is likely after what was tried. Where there is no room for more the right one comes sooner.
 """
@@ -81,6 +84,8 @@ class Search:
     """The line of the function where an error was raised, or 0."""
     said: str = ""
     """What the failure says of the bug."""
+    clue: str = ""
+    """What decides for the right change."""
     failure: Failure = field(default_factory=lambda: Failure(""))
 
     def run(self, failure: Failure, why: str, target: str = "", python: str = "python") -> Tried:
@@ -88,10 +93,12 @@ class Search:
         the most. Raises Report when nothing is left to try.
         """
         self.failure, self.said = failure, symptom(failure.error)
+        right = self.right
+        self.clue = evidence(self.view.lines, right.line, right.old, right.new, failure)
         limit = MOST_WRONG if self.gives_up and not self.others else self._wrong_ones()
         places = [place[1] for place in own_places(failure) if place[0] == self.view.path]
         self.raised = places[-1] if places else 0
-        lead = why
+        lead = lead_to(why, self.said, self.clue)
         while True:
             wrong = self._next_wrong() if len(self.tried) < limit and self._has_room() else None
             if wrong is None and self.gives_up and len(self.tried) >= ENOUGH:
@@ -107,9 +114,10 @@ class Search:
             lead = self._so_far()
 
     def _wrong_ones(self) -> int:
-        """How many wrong attempts come first: none, as a rule, where the symptom says what to change."""
+        """How many wrong attempts come first: none, as a rule, where something says what to change."""
         rng, right = self.session.rng, self.right
         is_told = points_to(self.said, right.old, right.new) and rng.random() < POINTED
+        is_told = is_told or (bool(self.clue) and rng.random() < DECIDED)
         return 0 if self.others or is_told else rng.choices(range(len(POSITIONS)), POSITIONS)[0]
 
     def _other(self, failure: Failure, run: Run, target: str, python: str) -> Run:
@@ -167,9 +175,10 @@ class Search:
         Wrong ones are not learned: a guess must be the likeliest.
         """
         session, path = self.session, self.view.path
-        what = difference(candidate.old, candidate.new)
+        what = f"{difference(candidate.old, candidate.new)}: {candidate.new}"
+        clue = f" {self.clue}" if learn and self.clue else ""
         if not self.tried:
-            think = f"{lead} Line {candidate.line} has {candidate.old}. Try {what}: {candidate.new}"
+            think = f"{lead}{clue} Line {candidate.line} has {candidate.old}. Try {what}"
             if learn:
                 edit_text(session, path, candidate.old, candidate.new, think, line=candidate.line)
             else:
@@ -179,11 +188,11 @@ class Search:
         if session.slips and session.rng.random() < STRAY:
             lead = self._stray(last, lead)
         if candidate.line == last.line:
-            think = f"{lead} Try {what}."
+            think = f"{lead}{clue} Try {what}"
             self._edit(last.new, candidate.new, candidate.line, think, learn=learn)
             return
         self._edit(last.new, last.old, last.line, f"{lead} Put line {last.line} back.")
-        think = f"Now line {candidate.line}: try {what}."
+        think = f"Now line {candidate.line}.{clue} Try {what}"
         self._edit(candidate.old, candidate.new, candidate.line, think, learn=learn)
 
     def _edit(self, old: str, new: str, line: int, think: str, *, learn: bool = True) -> None:
@@ -209,10 +218,8 @@ class Search:
         if self.may_stop and len(self.tried) > 1 and self.session.rng.random() < STUCK:
             self.session.call("edit", think, learn=False, old=old, new=new, **args)
             raise self._nothing_left(f"The same call failed before, and {tried} was tried.")
-        rest = lead.partition(". ")[2] if lead.startswith("It still ") else lead
-        start = f"Old and new were the same: {tried} was tried."
-        start = start if is_same else f"Line {last.line} has {last.new} now."
-        return f"{start} {rest} Another one." if ": no." in rest else f"{start} {tried}: no. Another one."
+        start = "Old and new were the same." if is_same else f"Line {last.line} has {last.new} now."
+        return f"{start} {lead.removeprefix('It still fails. ')} Another one."
 
     def _nothing_left(self, lead: str) -> Report:
         """Put the last attempt back; what is said then."""
@@ -234,6 +241,11 @@ AGAIN = (
     "Does that help? Run the tests again.",
     "See whether that is it.",
 )
+
+
+def lead_to(why: str, said: str, clue: str) -> str:
+    """A reason without the general word on types, where the clue says which part is of the wrong one."""
+    return why.replace(f" {said}", "") if clue and said.startswith("A ") else why
 
 
 def bare(name: str) -> str:

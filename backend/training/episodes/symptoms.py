@@ -8,7 +8,10 @@ from typing import Any
 
 from k3agent.backend.training.episodes.editing import changed_part
 
-_SIDES = re.compile(r"^(?:AssertionError: )?(?:assert )?(.+?) (?:==|!=|is not|is) (.+?)(?: : .*)?$")
+_SIDES = re.compile(
+    r"^(?:AssertionError: )?(?:assert )?(.+?) (?:==|!=|is not|is) (.+?)"
+    r"(?: ± .+| within \d+ places .+)?(?: : .*)?$"
+)
 _KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "dict", tuple: "tuple"}
 _LONGEST = 160
 _MET: tuple[tuple[str, str], ...] = (
@@ -43,14 +46,19 @@ def symptom(error: str) -> str:
     """A short sentence about the difference, or nothing where it cannot be told."""
     if error.startswith("TypeError: "):
         return _of_kinds(error)
+    values = values_of(error)
+    return "" if values is None or repr(values[0]) == repr(values[1]) else difference_of(*values)
+
+
+def values_of(error: str) -> tuple[Any, Any] | None:
+    """The value that came and the one that was wanted, where an assertion shows both."""
     match = _SIDES.match(error) if len(error) < _LONGEST else None
     if match is None:
-        return ""
+        return None
     try:
-        got, wanted = (ast.literal_eval(match[index]) for index in (1, 2))
+        return ast.literal_eval(match[1]), ast.literal_eval(match[2])
     except (ValueError, SyntaxError, TypeError):
-        return ""
-    return "" if repr(got) == repr(wanted) else difference_of(got, wanted)
+        return None
 
 
 def _of_kinds(error: str) -> str:
@@ -100,7 +108,8 @@ def difference_of(got: Any, wanted: Any) -> str:
         return _of_numbers(got, wanted)
     if type(got) is not type(wanted):
         names = [_KINDS.get(type(value), "value") for value in (got, wanted)]
-        return f"It is a {names[0]}, not a {names[1]}."
+        one, two = (f"{'an' if name == 'int' else 'a'} {name}" for name in names)
+        return f"It is {one}, not {two}."
     if isinstance(got, dict):
         return _of_dicts(got, wanted)
     return _of_rows(got, wanted) if isinstance(got, str | list | tuple) else ""

@@ -10,6 +10,7 @@ from typing import Any
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken
 from k3agent.backend.training.episodes.concepts import Func
 from k3agent.backend.training.episodes.layered import draw_layered
+from k3agent.backend.training.episodes.likely import likely
 from k3agent.backend.training.episodes.mutate import ENDLESS, Bug, candidates, limited
 from k3agent.backend.training.episodes.project import layout
 from k3agent.backend.training.episodes.pycode import Style
@@ -22,6 +23,8 @@ NATURAL = 0.42
 """Of the repairs, those in files of natural code."""
 LAYERED = 0.65
 """Below this and above NATURAL: those in code in layers."""
+LIKELY = 0.65
+"""Of the slips in natural code, those that leave a trace in an error, a value or a name."""
 TRIES = 14
 SECOND_UNIT = 0.35
 """Of the files, those with a second unit above or below."""
@@ -80,6 +83,8 @@ def draw_unit_bug(ctx: Setting, changes: Changes = candidates) -> Broken | None:
     style = Style.draw(rng) if ctx.project is None else ctx.project.style
     unit, sample = draw_unit(rng, words)
     lines, at = unit_file(rng, words, unit)
+    if changes is candidates and rng.random() < LIKELY:
+        changes = likely
     found = _find(sample, lines, slice(at, at + len(unit.code)), rng, changes)
     if found is None or any(name in text for name in unit.names for text in ctx.facts.files.values()):
         return None

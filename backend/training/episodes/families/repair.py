@@ -5,11 +5,12 @@ import re
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class, draw_several
 from k3agent.backend.training.episodes.editing import around, difference, edit_text, error_of
+from k3agent.backend.training.episodes.evidence import evidence
 from k3agent.backend.training.episodes.layered import draw_layered
 from k3agent.backend.training.episodes.nearby import near_hint
 from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.searching import Tried, draw_search, is_evident
+from k3agent.backend.training.episodes.searching import Tried, draw_search, is_evident, lead_to
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
 from k3agent.backend.training.episodes.symptoms import case_said, symptom
 from k3agent.backend.training.episodes.testnames import beginning, failing_names, note_full_name
@@ -115,7 +116,7 @@ def mend(session: Session, view: View, broken: Broken, why: str) -> None:
     if (
         broken.tests
         and not hint
-        and session.rng.random() < 0.06
+        and session.rng.random() < 0.02
         and not broken.bug.is_syntax
         and not session.box.machine.edits_denied
     ):
@@ -186,6 +187,14 @@ def reason(failure: Failure) -> str:
     return " ".join(filter(None, (said, symptom(failure.error), case_said(code))))
 
 
+def told(view: View, broken: Broken, failure: Failure) -> str:
+    """What failed, and what decides for the change of the wrong line."""
+    wrong, right = broken.wrong.strip(), broken.right.strip()
+    is_near = near_hint(view, broken.line, wrong, right)
+    clue = "" if is_near else evidence(view.lines, broken.line, wrong, right, failure)
+    return " ".join(filter(None, (lead_to(reason(failure), symptom(failure.error), clue), clue)))
+
+
 def locate(session: Session, failure: Failure, left: list[Broken]) -> tuple[str, View, Broken | None]:
     """Go to where the failure comes from: the function, what was read, and the bug if it is in view."""
     name, view = view_function(session, failure)
@@ -230,7 +239,7 @@ def play_fix(
             tried = search.run(failure, reason(failure), target, python)
             run, line, said = tried.run, tried.change.line, tried.said
         else:
-            mend(session, view, broken, reason(failure))
+            mend(session, view, broken, told(view, broken, failure))
             line, said = broken.line, change_of(broken)
             think = "The diff is right. Run the tests again."
             run, python = run_tests(session, think, target, python, stop=True)
@@ -388,7 +397,7 @@ def _by_tests(session: Session, view: View, broken: Broken, name: str) -> tuple[
     failure, tried = run.failures[0], None
     if (search := draw_search(session, view, broken)) and not is_evident(failure):
         tried = search.run(failure, reason(failure), python=python)
-    return change_and_run(session, view, broken, name, reason(failure), tried)
+    return change_and_run(session, view, broken, name, told(view, broken, failure), tried)
 
 
 def nothing_evident(name: str, path: str, first: int, last: int, tests: str) -> tuple[str, str]:
@@ -432,5 +441,7 @@ def _see_and_search(session: Session, view: View, broken: Broken, why: str) -> t
     failures = parse_run(shown.text).failures
     if not failures:
         return why, None
+    if is_evident(failures[0]):
+        return told(view, broken, failures[0]), None
     why = reason(failures[0])
-    return why, None if is_evident(failures[0]) else search.run(failures[0], why)
+    return why, search.run(failures[0], why)

@@ -109,6 +109,7 @@ def test_wrong_attempts_come_first_each_once_and_are_put_back(
     monkeypatch.setattr(searching, "STRAY", 0.3)
     monkeypatch.setattr(searching, "POSITIONS", tuple(float(index == wrong) for index in range(4)))
     monkeypatch.setattr(searching, "POINTED", 0.0)
+    monkeypatch.setattr(searching, "DECIDED", 0.0)
     rng, lengths = random.Random(wrong), []
     for broken in drawn(wrong, 8):
         session = played(player, broken, rng)
@@ -185,6 +186,8 @@ def test_what_is_refused_is_followed_by_another_candidate(
     monkeypatch.setattr(searching, "SEARCHED", 1.0)
     monkeypatch.setattr(searching, "STRAY", 1.0)
     monkeypatch.setattr(searching, "POSITIONS", (0.0, 0.0, 1.0))
+    monkeypatch.setattr(searching, "POINTED", 0.0)
+    monkeypatch.setattr(searching, "DECIDED", 0.0)
     rng, strays = random.Random(8), 0
     for broken in drawn(9, 6):
         session = played(player, broken, rng)
@@ -206,6 +209,8 @@ def test_a_call_that_is_refused_twice_ends_the_search(
     for name in ("SEARCHED", "STRAY", "STUCK"):
         monkeypatch.setattr(searching, name, 1.0)
     monkeypatch.setattr(searching, "POSITIONS", (0.0, 0.0, 1.0))
+    monkeypatch.setattr(searching, "POINTED", 0.0)
+    monkeypatch.setattr(searching, "DECIDED", 0.0)
     rng, stopped = random.Random(8), 0
     for broken in drawn(9, 6):
         session = played(player, broken, rng, may_stop=True)

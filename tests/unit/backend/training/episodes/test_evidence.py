@@ -1,0 +1,173 @@
+"""What decides for a change: the types of an error, values, names; slips that leave such a trace."""
+
+import random
+
+import pytest
+
+from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes.concepts import Func
+from k3agent.backend.training.episodes.evidence import evidence
+from k3agent.backend.training.episodes.likely import likely
+from k3agent.backend.training.episodes.registry import GOALS
+from k3agent.backend.training.episodes.searching import lead_to
+from k3agent.backend.training.episodes.testruns import Failure
+
+assert goals.GOALS is GOALS
+
+LISTED = "TypeError: unsupported operand type(s) for -: 'list' and 'int'"
+CODE = """\
+LEAST_TOTAL = 50
+class Pages:
+    def __init__(self, items, size):
+        self.items = items
+        self.page = 1
+    def current_with_fee(self, first, size, fee):
+        total = 0
+        rows = []
+        for first in first:
+            LINE
+        return total
+"""
+
+
+def said(old: str, new: str, error: str, code: str = "assert f(3) == 4") -> str:
+    rows = list(enumerate(CODE.replace("LINE", old).splitlines(), 1))
+    places = [("test_pages.py", 4, "test_current", code), ("pages.py", 10, "current_with_fee", old)]
+    return evidence(rows, 10, old, new, Failure("test_current", places, error))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "wanted"),
+    [
+        (
+            "total = self.items - 1",
+            "total = self.page - 1",
+            LISTED,
+            "self.items is a list; self.page is a number (line 5).",
+        ),
+        (
+            "total = sum(size)",
+            "total = sum(rows)",
+            "TypeError: 'int' object is not iterable",
+            "size is an int; rows is a list (line 8).",
+        ),
+        (
+            "total += fee[0]",
+            "total += rows[0]",
+            "TypeError: 'int' object is not subscriptable",
+            "fee is an int; rows is a list (line 8).",
+        ),
+        (
+            "if rows < size:",
+            "if total < size:",
+            "TypeError: '<' not supported between instances of 'list' and 'int'",
+            "rows is a list; total is a number (line 7).",
+        ),
+        (
+            "rows.push(1)",
+            "rows.append(1)",
+            "AttributeError: 'list' object has no attribute 'push'",
+            "A list has append, not push.",
+        ),
+        (
+            "for first in first:",
+            "for first in size:",
+            "UnboundLocalError: cannot access local variable 'first'",
+            "first is made only there, and nothing reads size.",
+        ),
+        (
+            "total = first",
+            "total += first",
+            "assert 3 == 6",
+            "total is set anew each time: only the last stays.",
+        ),
+        (
+            "total = first - 2",
+            "total = first + 2",
+            "assert 1 == 5",
+            "current_with_fee adds: it takes away where it should add.",
+        ),
+        (
+            "total = first * 7",
+            "total = first + 7",
+            "assert 21 == 10.0 ± 1.0e-05",
+            "current_with_fee adds: it multiplies where it should add.",
+        ),
+        (
+            "if first <= LEAST_TOTAL:",
+            "if first >= LEAST_TOTAL:",
+            "assert 3 == 4",
+            "LEAST_TOTAL is the least: from it on.",
+        ),
+        ("total = size % 61", "total = size % 60", "assert 3 == 4", "60 is usual there, not 61."),
+        ("total / 2", "return total / 2", "assert None == 4", "The line computes and gives nothing back."),
+    ],
+)
+def test_the_evidence_names_what_is_wrong(old: str, new: str, error: str, wanted: str) -> None:
+    assert said(old, new, error) == wanted
+
+
+def test_the_bound_itself_decides_between_with_and_without_it() -> None:
+    change = ("if first > LEAST_TOTAL:", "if first >= LEAST_TOTAL:", "assert 1 == 0")
+    assert "50, the bound, which belongs to it" in said(*change, "assert fee_of(50) == 0")
+    assert said(*change, "assert fee_of(51) == 0") == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("total = first - 2", "total = first + 2", "assert 5 == 1 + x"),
+        ("total = len(first) - 1", "total = len(self.page) - 1", LISTED),
+        ("total = first * 2", "total = first * 3", "assert 4 == 6"),
+        ("total = first", "total = self", "NameError: name 'x' is not defined"),
+        ("a\nb", "a\nc", "assert 1 == 2"),
+    ],
+)
+def test_nothing_is_said_where_nothing_decides(old: str, new: str, error: str) -> None:
+    assert said(old, new, error) in ("", "current_with_fee adds.")
+
+
+def test_types_of_another_line_are_not_told_of_this_one() -> None:
+    failure = Failure("test_a", [("pages.py", 3, "f", "x - 1")], LISTED)
+    assert evidence([(9, "y = rows - 1")], 9, "y = rows - 1", "y = size - 1", failure) == ""
+
+
+def test_the_general_word_gives_way_to_the_clue() -> None:
+    why, word = "TypeError: a. A list stands there: len()?", "A list stands there: len()?"
+    assert lead_to(why, word, "rows is a list.") == "TypeError: a."
+    assert (
+        lead_to(why, word, "") == why and lead_to("It is too low.", "It is too low.", "x") == "It is too low."
+    )
+
+
+def test_likely_slips_exchange_signs_bounds_names_and_indices() -> None:
+    body = [
+        "    def net_of(self, order, rate):",
+        "        total = 0",
+        "        for item in order['items']:",
+        "            total += item['price'] * item['count']",
+        "        if total >= self.limit:",
+        "            total -= total * rate // 100",
+        "        return total",
+    ]
+    seen: set[str] = set()
+    for seed in range(60):
+        bugs = likely(Func("net_of", ["order", "rate"], body, ""), random.Random(seed))
+        assert all(bug.wrong != bug.right and body[bug.index] == bug.right for bug in bugs)
+        assert not any(bug.wrong.lstrip().startswith("def ") for bug in bugs)
+        seen |= {bug.wrong.strip() for bug in bugs[:12]}
+    for wrong in (
+        "total = item['price'] * item['count']",
+        "total += item['price'] + item['count']",
+        "if total < self.limit:",
+        "total += total * rate // 100",
+        "for item in order:",
+        "return rate",
+    ):
+        assert wrong in seen, wrong
+
+
+def test_a_loop_that_may_not_end_is_left_alone() -> None:
+    body = ["def f(n, step):", "    while n > 0:", "        n -= step", "    return n"]
+    bugs = likely(Func("f", ["n", "step"], body, ""), random.Random(1))
+    assert bugs and {bug.index for bug in bugs} == {3}
