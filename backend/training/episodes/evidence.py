@@ -2,7 +2,10 @@
 wanted, names that say which way it goes.
 """
 
+import ast
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 
 from k3agent.backend.training.episodes.culprits import ATTRIBUTE, culprits
 from k3agent.backend.training.episodes.editing import changed_part
@@ -49,6 +52,16 @@ _NAMED: tuple[tuple[str, str, str], ...] = (
     ("any", "any some has", "wants any"),
 )
 """What words in a function's name say of a sign or call in it."""
+_TEXT_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("+", ("plus", "added", "sum of", "with")),
+    ("-", ("minus", "less", "without", "difference", "reduced")),
+    ("*", ("times", "product", "multiplied", "of each")),
+    ("/", ("divided", "per", "average", "mean")),
+    ("//", ("divided", "per", "whole")),
+    ("max", ("largest", "highest", "longest", "at most", "biggest")),
+    ("min", ("smallest", "lowest", "shortest", "cheapest")),
+)
+"""What a docstring's words say of a sign or call."""
 _AT_LEAST = frozenset(("min", "minimum", "from", "least"))
 _AT_MOST = frozenset(("max", "maximum", "limit", "until", "most", "capacity"))
 _USUAL = frozenset(("7", "10", "12", "24", "60", "100", "365", "1000", "1024", "3600"))
@@ -70,6 +83,7 @@ def evidence(rows: Rows, line: int, old: str, new: str, failure: Failure) -> str
         _of_error(rows, line, old, new, failure)
         or _of_line(old, new, failure.error)
         or _of_names(rows, line, old, new, failure.error)
+        or _of_branches(rows, line, old, new, failure.error)
         or _of_bounds(rows, old, new, failure)
         or _of_values(rows, line, old, new, failure.error)
     )
@@ -239,6 +253,27 @@ def _of_bounds(rows: Rows, old: str, new: str, failure: Failure) -> str:
     return "the comparison is turned round" if after in _TURNED[before] else ""
 
 
+def _of_branches(rows: Rows, line: int, old: str, new: str, error: str) -> str:
+    """Which other line returns the value that is wanted, where a condition decides between them."""
+    values = values_of(error)
+    if values is None or not re.match(r"(el)?if .+:$", old) or not re.match(r"(el)?if .+:$", new):
+        return ""
+    body = _function_around(rows, line)[1]
+    returned = {repr(value): number for number, value in _returned(body)}
+    got, wanted = (returned.get(repr(value)) for value in values)
+    if wanted is None or got == wanted or line not in ((wanted or 0) - 1, (got or 0) - 1):
+        return ""
+    return f"the {values[1]!r} that is wanted is in line {wanted}: the condition in line {line} is wrong"
+
+
+def _returned(body: Rows) -> Iterator[tuple[int, object]]:
+    """The plain values that lines return."""
+    for number, text in body:
+        if match := re.match(r"\s*return (.+)$", text):
+            with suppress(ValueError, SyntaxError):
+                yield number, ast.literal_eval(match[1])
+
+
 def _number_of(rows: Rows, name: str) -> str:
     """The number that a constant in view has."""
     return next(
@@ -252,7 +287,7 @@ def _of_values(rows: Rows, line: int, old: str, new: str, error: str) -> str:
     values, entry = values_of(error), _ARITHMETIC.get((before, after))
     match = _HEAD.match(_function_around(rows, line)[0])
     name = match[1] if match else ""
-    said = _said_by(name, after.removesuffix("=") or after)
+    said = _said_by(name, after.removesuffix("=") or after) or _said_in_text(rows, line, after)
     if values is not None and all(type(value) in (int, float) for value in values):
         got, wanted = values
         if entry and (wanted - got) * entry[0] > 0:
@@ -260,6 +295,15 @@ def _of_values(rows: Rows, line: int, old: str, new: str, error: str) -> str:
         if {before, after} == {"/", "//"}:
             return "a whole number is wanted" if after == "//" else "what comes after the point is lost"
     return said if entry or {before, after} == {"all", "any"} else ""
+
+
+def _said_in_text(rows: Rows, line: int, sign: str) -> str:
+    """What a word of the function's docstring says of a sign."""
+    words = next((words for one, words in _TEXT_WORDS if one == sign.removesuffix("=")), ())
+    for _, text in _function_around(rows, line)[1][:1]:
+        if '"""' in text and (word := next((word for word in words if re.search(rf"\b{word}\b", text)), "")):
+            return f"the docstring says {word}"
+    return ""
 
 
 def _said_by(name: str, sign: str) -> str:

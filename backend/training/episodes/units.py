@@ -221,10 +221,10 @@ def draw_unit(rng: random.Random, words: Words, pool: tuple[Unit, ...] = ()) -> 
         if step == "names" and rng.random() < RENAMED:
             other = _renamed(first, rng, words)
         elif step == "numbers":
-            other = Unit(first.code, tuple(_altered(group, rng) for group in first.groups))
+            bounds = frozenset(_NUMBER.findall(first.text))
+            other = Unit(first.code, tuple(_altered(group, rng, bounds) for group in first.groups))
         elif step == "constants" and rng.random() < 0.35:
-            code = tuple(_numbers(line, rng, 0.6, KEPT_NUMBERS) for line in first.code)
-            other = Unit(code, first.groups)
+            other = with_other_numbers(first, rng)
         else:
             continue
         try:
@@ -236,9 +236,21 @@ def draw_unit(rng: random.Random, words: Words, pool: tuple[Unit, ...] = ()) -> 
     return first, wanted
 
 
-def _altered(group: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
+def _altered(group: tuple[str, ...], rng: random.Random, bounds: frozenset[str]) -> tuple[str, ...]:
+    """Tests with other numbers; those that the code has too are its bounds and stay."""
     share = rng.choice((0.3, 0.7)) if rng.random() < ALTERED else 0.0
-    return tuple(line if line.startswith("! ") else _numbers(line, rng, share) for line in group)
+    return tuple(line if line.startswith("! ") else _numbers(line, rng, share, bounds) for line in group)
+
+
+def with_other_numbers(unit: Unit, rng: random.Random) -> Unit:
+    """A unit some of whose numbers are others: in its code, its docstrings and its tests alike."""
+    numbers = [number for number in dict.fromkeys(_NUMBER.findall(unit.text)) if number not in KEPT_NUMBERS]
+    table = {number: _numbers(number, rng, 0.6) for number in numbers}
+
+    def put(lines: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_NUMBER.sub(lambda match: table.get(match[0], match[0]), line) for line in lines)
+
+    return Unit(put(unit.code), tuple(put(group) for group in unit.groups))
 
 
 @cache

@@ -171,3 +171,31 @@ def test_a_loop_that_may_not_end_is_left_alone() -> None:
     body = ["def f(n, step):", "    while n > 0:", "        n -= step", "    return n"]
     bugs = likely(Func("f", ["n", "step"], body, ""), random.Random(1))
     assert bugs and {bug.index for bug in bugs} == {3}
+
+
+SHOP = """\
+FREE_FROM = 5000
+def shipping(net):
+    if net <= FREE_FROM:
+        return 0
+    return 490
+def charge(price, count):
+    \"\"\"The price times the count.\"\"\"
+    return price + count
+"""
+
+
+def test_the_wanted_value_of_another_branch_points_to_the_condition() -> None:
+    rows = list(enumerate(SHOP.splitlines(), 1))
+    failure = Failure("test_shipping", [("shop.py", 3, "shipping", "")], "assert 490 == 0")
+    found = evidence(rows, 3, "if net <= FREE_FROM:", "if net >= FREE_FROM:", failure)
+    assert found == "The 0 that is wanted is in line 4: the condition in line 3 is wrong."
+    failure = Failure("test_shipping", [("shop.py", 3, "shipping", "")], "assert 490 == 12")
+    assert evidence(rows, 3, "if net <= FREE_FROM:", "if net >= FREE_FROM:", failure) != found
+
+
+def test_a_word_of_the_docstring_names_the_sign() -> None:
+    rows = list(enumerate(SHOP.splitlines(), 1))
+    failure = Failure("test_charge", [], "assert 5 == 6")
+    found = evidence(rows, 8, "return price + count", "return price * count", failure)
+    assert found == "The docstring says times: it adds where it should multiply."

@@ -1,6 +1,7 @@
 """Natural code: every unit runs, stays right in other words, and its slips are noticed by its tests."""
 
 import random
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +18,15 @@ from k3agent.backend.training.episodes.session import Outcome, Session, played
 from k3agent.backend.training.episodes.symptoms import symptom
 from k3agent.backend.training.episodes.testruns import parse_run
 from k3agent.backend.training.episodes.unitbugs import draw_unit_bug
-from k3agent.backend.training.episodes.units import UnitSample, computed, draw_unit, natural_function, units
+from k3agent.backend.training.episodes.units import (
+    Unit,
+    UnitSample,
+    computed,
+    draw_unit,
+    natural_function,
+    units,
+    with_other_numbers,
+)
 from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
@@ -185,3 +194,17 @@ def test_misspelt_names_raise_the_error_that_is_told(player: Player) -> None:
         assert plan.check(Outcome(files, player.box.workspace.snapshot(), answer)) is None, answer
         told += " is like " in str(session.messages)
     assert told > 2
+
+
+def test_numbers_change_in_code_docstring_and_tests_alike() -> None:
+    code = ("def fee(size):", '    """Free from 55 on."""', "    return 0 if size >= 55 else 9")
+    base = Unit(code, (("? fee(54)", "? fee(55)", "? fee(56)"),))
+    seen = set()
+    for seed in range(30):
+        text = "\n".join((*(other := with_other_numbers(base, random.Random(seed))).code, *other.groups[0]))
+        bound = re.search(r">= (\d+)", text)
+        assert bound is not None
+        assert f"from {bound[1]} on" in text
+        assert f"? fee({bound[1]})" in text
+        seen.add(bound[1])
+    assert len(seen) > 3
