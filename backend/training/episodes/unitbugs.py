@@ -19,9 +19,9 @@ from k3agent.backend.training.episodes.testforms import Claim, claim
 from k3agent.backend.training.episodes.units import Expected, Unit, UnitSample, draw_unit
 from k3agent.backend.training.episodes.words import Words, pascal
 
-NATURAL = 0.42
+NATURAL = 0.5
 """Of the repairs, those in files of natural code."""
-LAYERED = 0.65
+LAYERED = 0.7
 """Below this and above NATURAL: those in code in layers."""
 LIKELY = 0.65
 """Of the slips in natural code, those that leave a trace in an error, a value or a name."""
