@@ -9,7 +9,7 @@ each rank has the heads it computes. `worker.py` is the other end.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from k3agent.backend.config import PAGE_SIZE, ModelConfig
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.storage import TorchStorage
 from k3agent.backend.errors import BackendError, PeerLostError
+from k3agent.backend.kernels.gpu import failures
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch
 from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.parallel import groups
@@ -29,6 +30,7 @@ from k3agent.backend.parallel.shard import Shard, check_layout
 log = logging.getLogger(__name__)
 
 WORKER = "k3agent.backend.engine.worker"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +121,22 @@ class Ranks:
     def forward(self, model: K3ForCausalLM, batch: ForwardBatch, cache: CacheTensors) -> Tensor:
         """One step on all ranks; the logits as one rank would give them."""
         batch.check()
-        self.processes.tell("forward", StepPlan.of(batch))
-        try:
+
+        def own() -> Tensor:
             if batch.image_features is not None:
                 self._comm.broadcast(batch.image_features.to(model.dtype).contiguous())
             return model(batch, cache)
+
+        return self.together(own, "forward", StepPlan.of(batch))
+
+    def together(self, own: Callable[[], T], *command: Any) -> T:
+        """Tell the others `command`, and do the same here. Returns when it is done here."""
+        self.processes.tell(*command)
+        try:
+            return own()
         except PeerLostError as error:
             self.processes.lose(str(error))
-        except (BackendError, RuntimeError) as error:
+        except (BackendError, *failures()) as error:
             log.exception("rank 0 failed in a step")
             self.processes.fail(error)
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -70,7 +71,9 @@ class Runner:
         """Slots besides those of the cache, for the states behind guessed tokens; free between passes."""
         # padding takes one page and one slot more
         scratch = Scratch(page=self.num_pages, slot=self.num_slots + num_trail)
-        is_static = has_static_steps(settings, model)
+        # what one rank captures, all must, whatever kernels each has found
+        captures = bool(model.shard.comm.least(int(captures_graphs(settings, model))))
+        is_static = captures or settings.graphs == "padded"
         tensors = allocate_cache(
             self.config, scratch.page + is_static, scratch.slot + is_static, model.dtype, self.device
         )
@@ -82,6 +85,7 @@ class Runner:
                 scratch,
                 max_model_len=self.max_model_len,
                 max_running=settings.max_running,
+                captures=captures,
             )
         own = TorchStorage(tensors)
         self.storage = own if ranks is None else RankedStorage(own, ranks)
@@ -115,7 +119,13 @@ class Runner:
     def close(self) -> None:
         """End the other ranks, if there are any."""
         if self._ranks is not None:
+            self.release()
             self._ranks.close()
+
+    def release(self) -> None:
+        """Give up graphs, before the ranks part."""
+        if self._static is not None:
+            self._static.release()
 
     @property
     def has_graphs(self) -> bool:
@@ -155,17 +165,21 @@ class Runner:
 
     def prepare(self, progress: Progress) -> None:
         """Compile and capture what passes will need, so that no request waits for it."""
-        if self._static is not None:
-            self._static.prepare(progress)
+        if self._static is None:
+            return
+        prepare = partial(self._static.prepare, progress)
+        if self._ranks is None:
+            prepare()
+        else:
+            self._ranks.together(prepare, "prepare")
 
     def forward(self, batch: list[Work]) -> Tensor:
         """Run one pass; logits [N, V] of the wanted tokens of each work, in order, valid until the next pass.
         Pages must reach far enough.
         """
-        if self._static is not None:
-            logits = self._static.run(batch)
-            if logits is not None:
-                return logits
+        if self._static is not None and self._static.fits(batch):
+            run = partial(self.run_static, batch)
+            return run() if self._ranks is None else self._ranks.together(run, "static", batch)
         widest = max(len(work.page_ids) for work in batch)
         starts = list(accumulate((len(work.token_ids) for work in batch), initial=0))
         is_plain = all(work.num_logits == 1 for work in batch)
@@ -186,6 +200,13 @@ class Runner:
             image_features=image_features,
         )
         return self.run(step)
+
+    def run_static(self, batch: list[Work]) -> Tensor:
+        """This rank's part of a pass that fits one of the fixed shapes."""
+        assert self._static is not None, "rank 0 pads its passes, and this one was not told to"
+        logits = self._static.run(batch)
+        assert logits is not None, "rank 0 has shapes that this one has not"
+        return logits
 
     def _images_of(self, batch: list[Work], starts: list[int]) -> tuple[LongTensor | None, Tensor | None]:
         seeing = [(w, start) for w, start in zip(batch, starts, strict=False) if w.image_rows is not None]
@@ -245,13 +266,10 @@ def speculates(settings: EngineSettings, config: ModelConfig) -> bool:
     return settings.speculation == "prompt-lookup"
 
 
-def has_static_steps(settings: EngineSettings, model: K3ForCausalLM) -> bool:
-    """Do short passes run padded to fixed shapes? Where a graph can hold them, or when told."""
-    if not model.shard.comm.is_capturable:
-        return False
-    if settings.graphs == "auto":
-        return model.device.type == "cuda" and model.is_capturable
-    return settings.graphs == "padded"
+def captures_graphs(settings: EngineSettings, model: K3ForCausalLM) -> bool:
+    """Are short passes captured in graphs? Where one can hold them; on several ranks when told."""
+    wanted = ("ranks",) if is_ranked(settings) else ("auto", "ranks")
+    return settings.graphs in wanted and model.device.type == "cuda" and model.is_capturable
 
 
 def set_threads(settings: EngineSettings, config: ModelConfig) -> None:

@@ -4,6 +4,10 @@ A short pass costs more in launches than in arithmetic; a graph launches it at o
 shapes at the same addresses. So decodes are padded to a few numbers of sequences, short prefills of one
 sequence to a few numbers of tokens. Padding is made of sequences of its own, on a page and a slot that nobody
 reads. Without a GPU the same buffers and padding run through the ordinary model: tests compare both.
+
+Several ranks each capture a graph of their own with the exchanges in it. Those in a graph meet those of the
+other ranks' graphs, so all make, capture and replay the same steps in the same order, and keep a graph only
+if every rank has one.
 """
 
 import bisect
@@ -18,6 +22,7 @@ from torch import Tensor
 
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.engine.work import Work
+from k3agent.backend.errors import PeerLostError
 from k3agent.backend.kernels.ahead import compiling_ahead
 from k3agent.backend.kernels.gpu import failures
 from k3agent.backend.model.inputs import CacheTensors, ForwardBatch
@@ -76,15 +81,21 @@ class StaticSteps:
         max_model_len: int,
         max_running: int,
         prefill_sizes: Iterable[int] = PREFILL_SIZES,
+        captures: bool = False,
     ) -> None:
+        self.captures = captures
+        """Are steps made from now on captured? The same on all ranks."""
         self._model, self._cache, self._scratch = model, cache, scratch
         self._device = model.device
         self._num_pages = -(-max_model_len // PAGE_SIZE)
-        self.captures = self._device.type == "cuda" and model.is_capturable
+        self._comm = model.shard.comm
+        # a rank that fails alone fails for good: the others wait in the pass that it has left
+        self._outlived = failures() if self._comm.world == 1 else ()
         self._pool: Any = None
         most = next((n for n in DECODE_SIZES if n >= max_running), DECODE_SIZES[-1])
         self._decodes = [Shape(n, n, 1) for n in DECODE_SIZES if n <= most]
-        self._prefills = [Shape(2, n, n) for n in sorted(prefill_sizes)]
+        longest = self._num_pages * PAGE_SIZE
+        self._prefills = [Shape(2, n, n) for n in sorted(prefill_sizes) if n <= longest]
         self._steps: dict[Shape, StaticStep] = {}
 
     def prepare(self, progress: Progress) -> None:
@@ -104,8 +115,18 @@ class StaticSteps:
             with compiling_ahead(self._device):
                 for shape in shapes:
                     self._make(shape).run([])
-        except failures() as error:
+        except self._outlived as error:
             log.warning("kernels are compiled one after the other: %s", error)
+
+    def release(self) -> None:
+        """Give up all graphs. NCCL takes no group down whose exchanges are in one."""
+        self.captures = False
+        for step in self._steps.values():
+            step.release()
+
+    def fits(self, works: Sequence[Work]) -> bool:
+        """Has the pass one of the shapes?"""
+        return self._shape_of(works) is not None
 
     def run(self, works: Sequence[Work]) -> Tensor | None:
         """The wanted logits as `Runner.forward` gives them, valid until the next pass; None: does not fit."""
@@ -135,12 +156,25 @@ class StaticSteps:
         return step
 
     def _capture(self, step: "StaticStep", shape: Shape) -> None:
-        """A step that cannot be captured runs as it is, and so do all that come after it."""
+        """A step that any rank cannot capture runs as it is, and so do all that come after it."""
+        try:
+            step.warm_up()
+        except self._outlived as error:
+            self._give_up(shape, str(error))
+            return
+        why = ""
         try:
             self._pool = step.capture(self._pool)
-        except failures() as error:
-            log.warning("no CUDA graphs from the %s on, short passes are slower: %s", shape, error)
-            self.captures = False
+        except (*failures(), PeerLostError) as error:
+            # nothing was exchanged, so the ranks are still at the same place
+            why = str(error) or type(error).__name__
+        if not self._comm.least(int(not why)):
+            step.release()
+            self._give_up(shape, why or "another rank could not capture it")
+
+    def _give_up(self, shape: Shape, why: str) -> None:
+        log.warning("no CUDA graphs from the %s on, short passes are slower: %s", shape, why)
+        self.captures = False
 
     def _make(self, shape: Shape) -> "StaticStep":
         return StaticStep(shape, self._model, self._cache, self._scratch, self._num_pages)
@@ -190,22 +224,35 @@ class StaticStep:
         assert self._logits is not None
         return self._logits
 
-    def capture(self, pool: Any) -> Any:
-        """Record the step as a graph, in the memory of `pool`; returns that, to be shared by the next one."""
+    def warm_up(self) -> None:
+        """Run the step as a capture would: compiles kernels, connects ranks and makes the workspaces of
+        libraries, none of which a graph must do."""
         batch = self._fill([])
         stream = torch.cuda.Stream(self._model.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            # compiles kernels and makes the workspaces of libraries, which a graph must not
             for _ in range(2):
                 self._model(batch, self._cache)
         torch.cuda.current_stream().wait_stream(stream)
+
+    def capture(self, pool: Any) -> Any:
+        """Record the step as a graph, in the memory of `pool`; returns that, to be shared by the next one.
+        Nothing runs, and no rank waits for another."""
+        batch = self._fill([])
         graph = torch.cuda.CUDAGraph()
-        # other threads may go on working with the device meanwhile
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            self._logits = self._model(batch, self._cache)
-        self._graph = graph
+        # other threads, such as NCCL's watch, may go on working with the device meanwhile
+        recording = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+        # a recording that fails leaves its stream the current one, which the outer context makes good
+        with torch.cuda.stream(torch.cuda.current_stream()), recording:
+            logits = self._model(batch, self._cache)
+        self._graph, self._logits = graph, logits
         return graph.pool()
+
+    def release(self) -> None:
+        """Give up the graph; the step then runs as it is."""
+        graph, self._graph, self._logits = self._graph, None, None
+        if graph is not None:
+            graph.reset()
 
     def _fill(self, works: Sequence[Work]) -> ForwardBatch:
         """Write the works and the padding into the buffers."""

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.engine.ranks import StepPlan, backend_of
 from k3agent.backend.engine.runner import Runner, load_part
+from k3agent.backend.engine.static_steps import no_progress
 from k3agent.backend.errors import BackendError, PeerLostError
 from k3agent.backend.model.k3 import K3ForCausalLM
 from k3agent.backend.parallel import groups
@@ -39,11 +41,13 @@ class Worker:
     def __init__(self, settings: EngineSettings, comm: GroupComm, load: Load) -> None:
         self._comm = comm
         model = load(settings, Shard(comm, settings.expert_parallel))
-        runner = Runner(model, settings)
+        runner = self._runner = Runner(model, settings)
         storage = self._storage = runner.storage
         self._model, self._tensors, self._width = model, storage.tensors, model.config.hidden_size
         self._operations = {
             "forward": self._forward,
+            "prepare": partial(runner.prepare, no_progress),
+            "static": runner.run_static,
             "copy_page": storage.copy_page,
             "copy_state": storage.copy_state,
             "zero_state": storage.zero_state,
@@ -57,6 +61,7 @@ class Worker:
         while True:
             name, *arguments = commands.recv()
             if name == "stop":
+                self._runner.release()
                 return
             if name == "read_state":
                 state = self._storage.read_state(*arguments)

@@ -41,7 +41,7 @@ class Embedding(nn.Module):
             return F.embedding(ids, self.weight)
         local = ids - self._shard.rank * self._count
         is_here = (local >= 0) & (local < self._count)
-        rows = F.embedding(torch.where(is_here, local, 0), self.weight) * is_here.unsqueeze(-1)
+        rows = F.embedding(local.clamp(0, self._count - 1), self.weight) * is_here.unsqueeze(-1)
         return self._shard.comm.all_reduce(rows)
 
 

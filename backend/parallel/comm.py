@@ -21,7 +21,7 @@ class Comm(Protocol):
 
     @property
     def is_capturable(self) -> bool:
-        """Can a CUDA graph of this rank alone hold the exchanges?"""
+        """Can a CUDA graph hold the exchanges? Each rank then replays its own, at the same time."""
         ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -62,12 +62,12 @@ class GroupComm:
     processes can say.
     """
 
-    is_capturable = False
-
     def __init__(self, group: ProcessGroup | None = None, device: torch.device | None = None) -> None:
         self._rank, self._world = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
         self._group = group
         self._device = device or torch.device("cpu")
+        # gloo's exchanges are done by the host
+        self.is_capturable = torch.distributed.get_backend(group) == "nccl"
 
     @property
     def rank(self) -> int:

@@ -90,13 +90,16 @@ def device_of(rank: int, world: int, device: str) -> torch.device:
 def set_environment() -> None:
     """Keep what ranks exchange on this machine; what the user has set stays. Call before joining.
 
-    NVLink multicast stays off: where GPUs are shared between machines, it can take them out of service.
+    NVLink multicast stays off: where GPUs are shared between machines, it can take them out of service. NCCL
+    registers no buffers of graphs: it would do so in a capture, where ranks wait for each other, so one that
+    fails there would leave the others waiting.
     """
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     for name, value in (
         ("GLOO_SOCKET_IFNAME", loopback),
         ("NCCL_SOCKET_IFNAME", loopback),
         ("NCCL_NVLS_ENABLE", "0"),
+        ("NCCL_GRAPH_REGISTER", "0"),
         ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
     ):
         os.environ.setdefault(name, value)

@@ -182,6 +182,7 @@ def test_a_mistake_in_a_capture_is_not_taken_for_the_device_s(
     assert static is not None
     monkeypatch.setattr(static, "captures", True)
     monkeypatch.setattr(static, "_steps", {})
+    monkeypatch.setattr(StaticStep, "warm_up", lambda _step: None)
     monkeypatch.setattr(StaticStep, "capture", capture)
     with pytest.raises(KeyError, match="a name of ours"):
         static.run([Work(token_ids=[7], context_len=3, page_ids=[5], state_slot=2)])
