@@ -131,6 +131,6 @@ class Display:
     def _emit(self, channel: _Channel, text: str) -> None:
         kind, index, tool = channel
         if kind is ArgumentsStreamed:
-            self._emitter.emit(ArgumentsStreamed, index=index, tool=tool, text=text)
+            self._emitter.emit_masked(ArgumentsStreamed, index=index, tool=tool, text=text)
         else:
-            self._emitter.emit(kind, text=text)
+            self._emitter.emit_masked(kind, text=text)

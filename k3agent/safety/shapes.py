@@ -7,7 +7,7 @@ nothing. A pattern with a group `secret` masks that group only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,13 +17,16 @@ PASSWORD = "a password"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`wraps`: one unbroken run of characters, which programs may print over several lines."""
+    """`wraps`: one unbroken run of characters, which programs may print over several lines. `needs`: one of
+    these signs stands in each line that has it.
+    """
 
     needles: tuple[str, ...]
     pattern: str
     label: str = KEY
     wraps: bool = True
     is_multiline: bool = False
+    needs: str = ""
 
 
 _START = r"(?<![A-Za-z0-9])"
@@ -123,6 +126,7 @@ _CONTEXTS = (
         rf"(?<![A-Za-z0-9_])[A-Z0-9_]*{_SECRET_NAME}(?:_BASE|_?[0-9]{{1,2}})?[ \t]?=[ \t]?[\"']?"
         rf"(?P<secret>(?![/~]){_VALUE}{{16,}}){_VALUE_END}",
         wraps=False,
+        needs="=",
     ),
     Shape(
         (*("token", "secret", "passw", "key", "Token", "Secret", "Passw", "Key"),
@@ -132,6 +136,7 @@ _CONTEXTS = (
         r"""["']?[ \t]*[:=]>?[ \t]*["'](?P<secret>(?=[^"']*[0-9])(?=[^"']*[a-z])(?=[^"']*[A-Z])"""
         r"""[A-Za-z0-9+/_=~.-]{20,})["']""",
         wraps=False,
+        needs="\"'",
     ),
     Shape(
         ("aws_se", "AWS_SE", "SecretAccessKey", "secretAccessKey", "secret_access_key"),
@@ -158,18 +163,19 @@ _CONTEXTS = (
     Shape(("token=", "key=", "secret=", "sig=", "ignature=", "password=", "auth="),
           r"[?&](?i:[a-z_-]*(?:token|key|secret|password|signature|sig|auth))="
           r"(?P<secret>(?=[A-Za-z+/_=.%-]*[0-9])(?=[0-9+/_=.%-]*[A-Za-z])[A-Za-z0-9+/_=.%-]{16,})",
-          wraps=False),
+          wraps=False, needs="?&"),
     # user:password@host
     Shape(("://",),
           rf"\b[a-zA-Z][a-zA-Z0-9+.-]*://(?P<user>[^\s/:@\"'<>`?#]*):(?!(?P=user)@)"
           rf"(?P<secret>{_STAND_INS}[^\s/@\"'<>`]{{3,}})@(?=[A-Za-z0-9\[])",
-          PASSWORD, wraps=False),
+          PASSWORD, wraps=False, needs="@"),
 )  # fmt: skip
 
 SHAPES = (*_KEY_BLOCKS, *_TOKENS, *_CONTEXTS)
 # A text that ends in one of these may go on with a secret.
 RUN_NEEDLES = tuple(sorted({needle for shape in SHAPES if shape.wraps for needle in shape.needles}))
 _BY_NEEDLE = tuple((needle, shape) for shape in SHAPES for needle in shape.needles)
+_SPACE = re.compile(r"\s")
 _WRAPPING_BY_NEEDLE = tuple((needle, shape) for needle, shape in _BY_NEEDLE if shape.wraps)
 
 
@@ -191,23 +197,39 @@ def find(text: str, *, only_wrapping: bool = False) -> Iterator[tuple[int, int, 
 
 
 def _windows(text: str, shape: Shape) -> Iterator[tuple[int, int]]:
-    """The lines in which a needle stands: patterns are slow, so they see little. Those over lines see all."""
+    """The lines in which a needle stands, or the words where no match goes on after one: patterns are slow,
+    so they see little. Those over lines see all.
+    """
     if shape.is_multiline:
         yield 0, len(text)
         return
-    found = [place for needle in shape.needles for place in _places(text, needle)]
+    end_of = _word_end if shape.wraps else _line_end
+    found = [place for needle in shape.needles for place in _places(text, needle, end_of)]
     end = -1
     for place in sorted(found):
         if place > end:
-            end = text.find("\n", place)
-            end = len(text) if end < 0 else end
-            yield text.rfind("\n", 0, place) + 1, end
+            # Never looked for beyond the last window: in a text without spaces that would be slow.
+            begin = max(text.rfind("\n", end + 1, place), end) + 1
+            if shape.wraps:
+                begin = max(text.rfind(" ", begin, place) + 1, begin)
+            end = end_of(text, place)
+            if not shape.needs or any(text.find(sign, begin, end) >= 0 for sign in shape.needs):
+                yield begin, end
 
 
-def _places(text: str, needle: str) -> Iterator[int]:
-    """Where `needle` stands, once for each line."""
+def _places(text: str, needle: str, end_of: Callable[[str, int], int]) -> Iterator[int]:
+    """Where `needle` stands, once for each line or word."""
     at = text.find(needle)
     while at >= 0:
         yield at
-        line_end = text.find("\n", at)
-        at = text.find(needle, line_end) if line_end >= 0 else -1
+        at = text.find(needle, end_of(text, at))
+
+
+def _line_end(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
+
+
+def _word_end(text: str, at: int) -> int:
+    space = _SPACE.search(text, at)
+    return len(text) if space is None else space.start()
