@@ -265,7 +265,6 @@ class Snapshots(SnapshotRepository):
     def _send(self, stream: IO[bytes], path: str, tree: Tree) -> bool:
         """Write one file into the stream; False when it has gone, or cannot be read, which is noted."""
         entry = tree.files[path]
-        place = self.root / path
         git_mode = b"120000" if entry.is_link else b"100755" if entry.mode & 0o100 else b"100644"
         if entry.blob:
             stream.write(b"M %b %b %b\n" % (git_mode, entry.blob.encode(), quoted(path)))
@@ -273,6 +272,7 @@ class Snapshots(SnapshotRepository):
         head = b"M %b inline %b\n" % (git_mode, quoted(path))
         try:
             if entry.is_link:
+                place = self.root / path
                 data = link_target(place)
                 entry.blob = blob_id(len(data), [data], None)
                 stream.write(b"%bdata %d\n%b\n" % (head, len(data), data))
@@ -284,7 +284,7 @@ class Snapshots(SnapshotRepository):
         except OSError:
             tree.left_out[path] = filetree.UNREADABLE
             return False
-        with os.fdopen(fd, "rb") as file:
+        with os.fdopen(fd, "rb", buffering=0) as file:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
                 return False
