@@ -117,7 +117,7 @@ def run_command(argv: Sequence[str]) -> int:
 
     environ, key_problem = _with_keys(environ, home)
     start_logging(home, environ)
-    from k3agent.headless.run import failed_before_start, run  # lazy: brings the agent
+    from k3agent.headless.process import failed_before_start, run  # lazy: brings the agent
     from k3agent.headless.runoptions import RunOptions
 
     options = RunOptions(

@@ -1,8 +1,7 @@
 """One prompt to the end with nobody to ask.
 
-Exactly one result comes out, last, whatever happens: an error, a signal, a spent limit, a crash. It is
-written before the clean-up, and a watchdog ends the process a few seconds after it even when something
-does not let go.
+Exactly one end comes of it, whatever happens: an error, a signal, a spent limit, a crash. What stands around
+it is in `process.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +25,10 @@ from k3agent.agent.live import Broadcast
 from k3agent.agent.options import Receipt, SessionOptions
 from k3agent.agent.session import Session
 from k3agent.agent.structured import fitting
-from k3agent.errors import ConfigError, K3AgentError
+from k3agent.errors import K3AgentError
 from k3agent.events import AnyEvent, MessageAdded, TurnEnded, TurnOutcome
 from k3agent.headless.exitcodes import BY_SIGNAL, ExitCode, code_of_error, code_of_turn, outcome_of_error
-from k3agent.headless.formats import End, Format, JsonFormat, Start, StreamJsonFormat, TextFormat
+from k3agent.headless.formats import End, Format, Start
 from k3agent.headless.goals import GoalQueue, for_goals, has_open_goals, reach_all, require_checks
 from k3agent.headless.inputs import (
     UsageError,
@@ -43,7 +40,7 @@ from k3agent.headless.inputs import (
     user_lines,
 )
 from k3agent.headless.keptchecks import keep_checks, kept_checks
-from k3agent.headless.output import PipeWriter, has_styles, write_answer_file
+from k3agent.headless.output import PipeWriter
 from k3agent.headless.progress import Progress
 from k3agent.headless.receipts import RunReceipt
 from k3agent.headless.report import report
@@ -57,12 +54,7 @@ from k3agent.types import ImagePart, JsonObject, Role
 
 log = logging.getLogger(__name__)
 
-# The process has ended this long after its result, whatever still hangs.
-_END_LIMIT_S = 4.0
 _CLOSE_LIMIT_S = 3.0
-# How long a reader that has stopped reading is waited for once a signal has asked for the end.
-_URGENT_FLUSH_S = 60.0
-_TICK_S = 1.0
 # Nobody can be asked: inside the sandbox the model works freely, anything else is denied.
 DEFAULT_MODE = "auto"
 # A second signal after this long ends the process at once.
@@ -111,18 +103,18 @@ class HeadlessRun:
             if self.signum is not None:
                 cause = f"signal {signal.Signals(self.signum).name}"
             when = "between two turns" if self.words else "before the work began"
-            return self._ended(TurnOutcome.INTERRUPTED, self._interrupt_code(), f"{cause} {when}")
+            return self.ended(TurnOutcome.INTERRUPTED, self._interrupt_code(), f"{cause} {when}")
         except K3AgentError as error:
             code = ExitCode.USAGE if isinstance(error, UsageError) else code_of_error(error)
-            return self._ended(outcome_of_error(error), code, str(error))
+            return self.ended(outcome_of_error(error), code, str(error))
         except OSError as error:
             log.exception("the run could not go on")
-            return self._ended(
+            return self.ended(
                 TurnOutcome.EXECUTION, ExitCode.ERROR, f"the run could not go on: {error}; see k3agent doctor"
             )
         except Exception as error:
             log.exception("the run crashed")
-            return self._ended(
+            return self.ended(
                 TurnOutcome.EXECUTION, ExitCode.ERROR, f"k3agent crashed: {type(error).__name__}: {error}"
             )
 
@@ -181,7 +173,7 @@ class HeadlessRun:
             await self.broadcast.start()
         else:
             self.broadcast.go_over(self.session)
-        self.form.started(self._start(self.session))
+        self.form.started(self.start_line(self.session))
         self.session.subscribe(self._event)
         ended: TurnEnded | None = await self._goals(self.session, prompts)
         texts = [] if ended is not None else prompts
@@ -303,19 +295,19 @@ class HeadlessRun:
             ended, lambda: self.words, self.schema, lambda text: self._turn(session, text, [])
         )
         if problem:
-            return self._ended(TurnOutcome.EXECUTION, ExitCode.ERROR, problem)
+            return self.ended(TurnOutcome.EXECUTION, ExitCode.ERROR, problem)
         return self._turn_end(session, ended)
 
     # --- its end ---
 
     def _turn_end(self, session: Session, ended: TurnEnded) -> End:
         if self.is_reader_gone and ended.outcome is TurnOutcome.INTERRUPTED:
-            return self._ended(ended.outcome, ExitCode.INTERRUPTED, "standard output was closed")
+            return self.ended(ended.outcome, ExitCode.INTERRUPTED, "standard output was closed")
         code = code_of_turn(ended.outcome, session.error, self.signum)
         detail = "" if ended.outcome is TurnOutcome.SUCCESS else ended.detail or ended.outcome.value
-        return self._ended(ended.outcome, code, detail)
+        return self.ended(ended.outcome, code, detail)
 
-    def _ended(self, outcome: TurnOutcome, code: int, detail: str) -> End:
+    def ended(self, outcome: TurnOutcome, code: int, detail: str) -> End:
         receipt = self.session.receipt if self.session is not None else Receipt()
         session_id = self.session.id if self.session is not None else self.options.session_id or ""
         is_bad = outcome is not TurnOutcome.SUCCESS or code != ExitCode.OK
@@ -353,7 +345,7 @@ class HeadlessRun:
             return BY_SIGNAL.get(signal.Signals(self.signum), ExitCode.INTERRUPTED)
         return ExitCode.INTERRUPTED
 
-    def _start(self, session: Session) -> Start:
+    def start_line(self, session: Session) -> Start:
         info = session.info
         return Start(
             session_id=session.id,
@@ -414,78 +406,6 @@ class HeadlessRun:
             self._task.cancel()
 
 
-def run(options: RunOptions) -> int:
-    """Run, print, and give the exit code. Does not return when something does not let go of the process."""
-    out = PipeWriter(sys.stdout.fileno(), is_lossless=True)
-    err = PipeWriter(sys.stderr.fileno(), is_lossless=False)
-    progress = Progress(err.write, has_color=has_styles(sys.stderr, options.environ))
-    headless = HeadlessRun(options, out, _format(options, out), progress)
-    code: list[int] = [ExitCode.ERROR]
-
-    async def whole() -> None:
-        ticking = asyncio.create_task(_tick(progress))
-        end = await headless.run()
-        ticking.cancel()
-        code[0] = _finish(headless, end)
-        await headless.close()
-        err.flush(0.5)
-        others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-        if any(not thread.daemon for thread in others):
-            # A thread that still waits for standard input would keep the process.
-            os._exit(code[0])
-
-    asyncio.run(whole())
-    return code[0]
-
-
 async def _each(texts: Sequence[str | None]) -> AsyncIterator[str | None]:
     for text in texts:
         yield text
-
-
-async def _tick(progress: Progress) -> None:
-    while True:
-        await asyncio.sleep(_TICK_S)
-        progress.tick()
-
-
-def _finish(headless: HeadlessRun, end: End) -> int:
-    """The result, written and read; from then on the clock of the watchdog runs."""
-    headless.is_over = True
-    problems = [write_answer_file(headless.options.answer_file, end.answer)]
-    if headless.paper is not None:
-        session = headless.session
-        about = {} if session is None else dataclasses.asdict(headless._start(session))
-        problems.append(headless.paper.write(end.line, about))
-    for problem in filter(None, problems):
-        end.errors.append(problem)
-        end.exit_code = end.exit_code or int(ExitCode.ERROR)
-    headless.form.ended(end)
-    limit_s = _URGENT_FLUSH_S if headless.signum is not None else None
-    is_read = headless.out.flush(limit_s)
-    # After the answer: on a terminal both streams meet.
-    headless.progress.ended(end)
-    code = end.exit_code if is_read or end.exit_code else int(ExitCode.ERROR)
-    watchdog = threading.Timer(_END_LIMIT_S, os._exit, (code,))
-    watchdog.daemon = True
-    watchdog.start()
-    return code
-
-
-def _format(options: RunOptions, out: PipeWriter) -> Format:
-    if options.output_format == "json":
-        return JsonFormat(out.write)
-    if options.output_format == "stream-json":
-        return StreamJsonFormat(out.write, is_partial=options.is_partial)
-    return TextFormat(out.write, is_terminal=sys.stdout.isatty())
-
-
-def failed_before_start(options: RunOptions, error: ConfigError) -> int:
-    """The result of a run that could not begin: wrong settings give a result line too."""
-    out = PipeWriter(sys.stdout.fileno(), is_lossless=True)
-    err = PipeWriter(sys.stderr.fileno(), is_lossless=False)
-    headless = HeadlessRun(options, out, _format(options, out), Progress(err.write, has_color=False))
-    end = headless._ended(outcome_of_error(error), code_of_error(error), str(error))
-    code = _finish(headless, end)
-    err.flush(0.5)
-    return code
