@@ -1,4 +1,4 @@
-"""Plays requests on an engine and prints what came of them, for the step `tokens` of `bench.ranks`.
+"""Plays requests on an engine and prints what came of them, for `tokens` and `graphs` of `bench.ranks`.
 
 Two lives of one engine: in the first one prompts share a beginning, strangers drive them out of the device,
 and they come back to it from host memory; the second one finds them on disk. Sizes of the cache are the same
@@ -67,8 +67,10 @@ def life(settings: EngineSettings) -> dict[str, Any]:
                 elif isinstance(report, Finished):
                     cached[report.request_id] = dict(report.num_cached_by_tier)
                     num_guessed += report.num_draft
+    # asked at the end: a capture that fails ends them
+    has_graphs = runner.has_graphs
     engine.close()
-    return {"tokens": tokens, "cached": cached, "num_guessed": num_guessed}
+    return {"tokens": tokens, "cached": cached, "num_guessed": num_guessed, "has_graphs": has_graphs}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -79,6 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--expert-parallel", type=int, default=1)
     add("--device", default="cpu")
     add("--dtype", default="float64")
+    add("--graphs", choices=["off", "padded", "ranks"], default="off")
     add("--disk", required=True, help="an empty folder for the disk cache")
     options = parser.parse_args(argv)
     settings = EngineSettings(
@@ -92,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
         expert_parallel=options.expert_parallel,
         speculation="prompt-lookup",
         exactness="off",
-        graphs="off",
+        graphs=options.graphs,
         host_cache_bytes=16 << 20,
         disk_cache_dir=options.disk,
     )

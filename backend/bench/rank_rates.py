@@ -57,17 +57,17 @@ class Layout:
 
     ranks: int
     dealt: int
-    graphs: str = "off"
+    has_graphs: bool = False
 
     @property
     def name(self) -> str:
-        graphs = ", with graphs" if self.graphs == "auto" else ""
-        return results.name_of(self.ranks, self.dealt) + graphs
+        return results.name_of(self.ranks, self.dealt) + (", with graphs" if self.has_graphs else "")
 
 
 @dataclass
 class Running:
-    """A stand-in in a session, with the clock of its collectives; None on one rank."""
+    """A stand-in in a session, with the clock of its collectives; None on one rank, and with graphs, which
+    hold no clock."""
 
     session: Session
     comm: TimedComm | None
@@ -93,7 +93,7 @@ def running(layout: Layout, model_dir: str, device: str, plan: Plan) -> Iterator
         cache_bytes=plan.cache_bytes,
         max_model_len=plan.max_model_len,
         max_running=max(plan.users),
-        graphs="auto" if layout.graphs == "auto" else "off",
+        graphs="ranks" if layout.has_graphs else "off",
         speculation="off",
         tensor_parallel=layout.ranks,
         expert_parallel=layout.dealt,
@@ -101,8 +101,10 @@ def running(layout: Layout, model_dir: str, device: str, plan: Plan) -> Iterator
     ranks, comm, shard = None, None, Shard()
     if layout.ranks > 1:
         ranks = Ranks.start(settings, worker=rank_standin.MODULE)
-        comm = TimedComm(ranks.shard.comm, torch.device(device))
-        shard = Shard(comm, layout.dealt)
+        shard = ranks.shard
+        if not layout.has_graphs:
+            comm = TimedComm(ranks.shard.comm, torch.device(device))
+            shard = Shard(comm, layout.dealt)
     runner = Runner(rank_standin.load(settings, shard), settings, ranks)
     try:
         runner.prepare(lambda _done, _count, _what: None)
@@ -188,6 +190,9 @@ def measure(
                 own = results.gib(run.session.runner.weights_bytes + _stack_bytes(run))
                 table.add("weights of rank 0", layout.name, f"{own}, drawn and warm after {seconds:.0f} s")
                 if options.device != "cpu":
+                    has = run.session.runner.has_graphs
+                    value = "CUDA graphs" if has else "as they are"
+                    table.add("short passes", layout.name, value, has == layout.has_graphs)
                     table.add("memory in use", layout.name, "; ".join(used_bytes(layout.ranks)))
                 prefill(run, plan, table, layout.name)
                 decode(run, plan, table, layout.name)
@@ -207,9 +212,11 @@ def rates(options: argparse.Namespace, plan: Plan) -> int:
     table = results.Table("rates", options.out, options.device)
     deadline = time.monotonic() + options.limit_s
     raw = rank_standin.group_of_k3(options.tiny, options.ranks)
-    several = [Layout(*layout) for layout in results.layouts(options.ranks)]
+    plain = [Layout(*layout) for layout in results.layouts(options.ranks)]
+    captured = [Layout(*layout, has_graphs=True) for layout in results.layouts(options.ranks)]
+    one = (Layout(1, 1, has_graphs=True), Layout(1, 1))
     longest = 0.0
-    for layout in (several[-1], Layout(1, 1), several[0], Layout(1, 1, "auto")):
+    for layout in (captured[0], plain[0], one[0], captured[-1], plain[-1], one[1]):
         begun = time.monotonic()
         if begun + 0.7 * longest > deadline:
             table.add("rates", layout.name, "no time was left")

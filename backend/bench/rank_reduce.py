@@ -81,9 +81,16 @@ def by_symmetric_memory(
 
     group = torch.distributed.group.WORLD
     assert group is not None
-    # the other ones may use what the switch adds; torch refuses to choose what is chosen already
-    if symmetric.get_backend(device) != "CUDA":
-        symmetric.set_backend("CUDA")
+    # the others may use what the switch adds; what torch has chosen itself is not among those it lets choose
+    try:
+        if symmetric.get_backend(device) != "CUDA":
+            symmetric.set_backend("CUDA")
+    except RuntimeError as error:
+        # the same on all ranks, and nothing was exchanged
+        if table is not None:
+            found = symmetric.get_backend(device)
+            table.fail("symmetric memory", _name(comm), f"torch has {found}: {error}")
+        return
     memory = symmetric.empty(max(TOKENS) * WIDTH, dtype=torch.bfloat16, device=device)
     symmetric.rendezvous(memory, group.group_name)
     for tokens in TOKENS:

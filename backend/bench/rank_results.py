@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
@@ -47,6 +48,7 @@ class Table:
     folder: Path
     device: str
     rows: list[Row] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, what: str, layout: str, value: str, is_good: bool | None = None) -> None:
         """One more row, on paper at once; `is_good` None: not judged."""
@@ -57,12 +59,13 @@ class Table:
         self._write(Row(what, layout, " ".join(str(why).split())[:600], FAILED))
 
     def _write(self, row: Row) -> None:
-        self.rows.append(row)
         print(f"{self.step}: {row.layout}: {row.what}: {row.value} {row.verdict}".rstrip(), flush=True)
         versions = environment(torch.device(self.device))
-        found = {"step": self.step, **versions, "rows": [asdict(row) for row in self.rows]}
-        (self.folder / f"{self.step}.json").write_text(json.dumps(found, indent=1), "utf-8")
-        (self.folder / f"{self.step}.md").write_text(self.markdown(), "utf-8")
+        with self._lock:
+            self.rows.append(row)
+            found = {"step": self.step, **versions, "rows": [asdict(row) for row in self.rows]}
+            (self.folder / f"{self.step}.json").write_text(json.dumps(found, indent=1), "utf-8")
+            (self.folder / f"{self.step}.md").write_text(self.markdown(), "utf-8")
 
     def markdown(self) -> str:
         lines = ["| what | layout | value | |", "| --- | --- | --- | --- |"]

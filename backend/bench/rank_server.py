@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,13 +33,19 @@ class Server:
     """One started server; `stderr` is its file of messages."""
 
     def __init__(
-        self, model: Path, folder: Path, options: argparse.Namespace, ranks: int, dealt: int
+        self,
+        model: Path,
+        folder: Path,
+        options: argparse.Namespace,
+        ranks: int,
+        dealt: int,
+        flags: Sequence[str] = ("--dtype", "float64", "--graphs", "off"),
     ) -> None:
         self.name = results.name_of(ranks, dealt)
         self._stderr = folder / f"{ranks}-{dealt}-{time.monotonic_ns()}.txt"
         command = [sys.executable, "-P", "-m", "k3agent.backend.cli", "--model", str(model), "--port", "0"]
         command += ["--served-name", "tiny", "--cache-bytes", str(32 << 20), "--disk-cache", "off"]
-        command += ["--dtype", "float64", "--device", options.device, "--graphs", "off"]
+        command += ["--device", options.device, *flags]
         if ranks > 1:
             command += ["--tp", str(ranks), "--expert-parallel", str(dealt)]
         with self._stderr.open("wb") as errors:
@@ -95,19 +102,19 @@ def answers(server: Server) -> list[Any]:
     return found
 
 
-def kill(server: Server, rank: int, table: results.Table) -> None:
+def kill(server: Server, rank: int, table: results.Table, after_s: float = 1.0) -> None:
     """Kill a rank while the server answers; how long until it is gone, and what it says."""
     heard: list[str] = []
 
     def ask() -> None:
         try:
-            heard.append(f"status {server.ask(_TEXTS[0], max_tokens=400, ignore_eos=True)['status']}")
+            heard.append(f"status {server.ask(_TEXTS[0], max_tokens=2000, ignore_eos=True)['status']}")
         except (httpx.HTTPError, ValueError) as error:
             heard.append(type(error).__name__)
 
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(1.0)
+    time.sleep(after_s)
     begun = time.monotonic()
     os.kill(server.pid_of(rank), signal.SIGKILL)
     try:

@@ -1,7 +1,8 @@
 """Step `tokens`: the tiny models through the real engine, on several ranks and on one, token for token.
 
-Models that the ranks cannot divide are made wider first (`widened.py`); one rank runs the same file, whose
-numbers are compared with those that came with the model. Beside tokens, the hits of each tier must be equal.
+Several ranks pad short passes to fixed shapes, one rank does not. Models that the ranks cannot divide are
+made wider first (`widened.py`); one rank runs the same file, whose numbers are compared with those that came
+with the model. Beside tokens, the hits of each tier must be equal.
 """
 
 import json
@@ -62,10 +63,13 @@ def fitting(config: ModelConfig, ranks: int) -> list[tuple[int, int]]:
     return found
 
 
-def play(folder: Path, ranks: int, dealt: int, device: str, limit_s: float) -> Lives:
+def play(
+    folder: Path, ranks: int, dealt: int, device: str, limit_s: float, graphs: str, dtype: str = DTYPE
+) -> Lives:
     """Two lives of an engine in a process of its own."""
     with tempfile.TemporaryDirectory() as disk:
-        flags = ["--tp", str(ranks), "--expert-parallel", str(dealt), "--device", device, "--dtype", DTYPE]
+        flags = ["--tp", str(ranks), "--expert-parallel", str(dealt), "--device", device, "--dtype", dtype]
+        flags += ["--graphs", graphs]
         ended = subprocess.run(
             [
                 sys.executable,
@@ -127,7 +131,10 @@ def main(arguments: list[str]) -> int:
             _, wide, ranks, dealt = job
             try:
                 left = deadline - time.monotonic()
-                return play(wide, ranks, dealt, options.device, left) if left > 0 else "no time was left"
+                graphs = "padded" if ranks > 1 else "off"
+                return (
+                    play(wide, ranks, dealt, options.device, left, graphs) if left > 0 else "no time was left"
+                )
             except subprocess.TimeoutExpired:
                 return "not over when the time was"
             except (BackendError, ValueError) as error:

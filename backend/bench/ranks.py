@@ -2,11 +2,11 @@
 `python -m k3agent.backend.bench.ranks --ranks 2 --device cuda --fixtures DIR --out DIR`.
 
 Steps, each a process of its own with a time limit: `reduce` (sums over ranks), `tokens` (tiny models through
-the engine, hits of all tiers), `server` (answers, and a rank killed), `layers` (each layer of real shape),
-`check` (rankcheck), `slice` (a K3 that one card does not hold), `rates`. After each one the folder holds what
-is known in three files, with two ranks `ranks2.md`, `ranks2.json` and `ranks2.log`, together with steps that
-an earlier command left there; `bench.gpu --only-page` puts the first one into `docs/performance.md` if it
-finds it in its folder.
+the engine, hits of all tiers), `graphs` (the same with CUDA graphs), `server` (answers, and a rank killed),
+`layers` (each layer of real shape), `check` (rankcheck), `slice` (a K3 that one card does not hold), `rates`.
+After each one the folder holds what is known in three files, with two ranks `ranks2.md`, `ranks2.json` and
+`ranks2.log`, together with steps that an earlier command left there; `bench.gpu --only-page` puts the first
+one into `docs/performance.md` if it finds it in its folder.
 """
 
 import argparse
@@ -51,6 +51,7 @@ def steps() -> tuple[Step, ...]:
     return (
         Step("reduce", f"{ours}reduce", seconds=45),
         Step("tokens", f"{ours}tokens", seconds=120, kept=80),
+        Step("graphs", f"{ours}graphs", seconds=100, kept=60),
         Step("server", f"{ours}server", seconds=100, kept=60),
         Step("layers", f"{ours}layers", seconds=90, kept=45),
         Step("slice", f"{ours}rates", ("--slice",), 130, kept=90),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.tiny_k3 import write_tiny_k3
 
-from k3agent.backend.bench import gpu, rank_layers, rank_results, rank_standin, ranks
+from k3agent.backend.bench import gpu, rank_graphs, rank_layers, rank_results, rank_standin, ranks
 from k3agent.backend.bench.standins import AloneOf
 from k3agent.backend.bench.widened import widen
 from k3agent.backend.chat.tokenizer import Tokenizer
@@ -80,6 +80,42 @@ def test_a_table_is_on_paper_after_each_row(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "tokens.json").read_text())
     assert [row["verdict"] for row in found["rows"]] == ["ok", "DIFFERS"]
     assert "| b | 2 ranks | 2 | DIFFERS |" in (tmp_path / "tokens.md").read_text()
+
+
+def test_answers_with_graphs_must_be_those_without_and_have_used_them(tmp_path: Path) -> None:
+    job = rank_graphs.Job("tiny", tmp_path, 2, 1, rank_graphs.WITH)
+
+    def lives(token: int, has_graphs: bool) -> rank_graphs.Lives:
+        life = {"tokens": {"a": [1, 2], "b": [3, token]}, "cached": {"a": {"device": 4}}}
+        return [life | {"has_graphs": has_graphs}] * 2
+
+    def verdicts(device: str, without: rank_graphs.Lives | str, found: rank_graphs.Lives | str) -> list[str]:
+        table = rank_results.Table("graphs", tmp_path, "cpu")
+        table.device = device
+        # the table looks at a GPU that is not there
+        table._write = table.rows.append  # pyright: ignore[reportAttributeAccessIssue]
+        rank_graphs.judge(table, job, without, found)
+        return [row.verdict for row in table.rows]
+
+    assert verdicts("cuda", lives(4, False), lives(4, True)) == ["ok", "ok"]
+    assert verdicts("cuda", lives(4, False), lives(4, False)) == ["DIFFERS", "ok"]
+    assert verdicts("cuda", lives(4, False), lives(5, True)) == ["ok", "DIFFERS"]
+    assert verdicts("cpu", lives(4, False), lives(4, False)) == ["ok"]
+    assert (
+        verdicts("cuda", lives(4, False), "status 70") == verdicts("cuda", "x", lives(4, True)) == ["FAILED"]
+    )
+
+
+def test_models_that_differ_in_their_numbers_alone_count_once(tmp_path: Path) -> None:
+    for name, dtype in (("tiny", "float32"), ("tiny-float64", "float64")):
+        write_tiny_k3(tmp_path / name, vocab_size=199)
+        raw = json.loads((tmp_path / name / "config.json").read_text())
+        raw.get("text_config", raw)["dtype"] = dtype
+        (tmp_path / name / "config.json").write_text(json.dumps(raw))
+    found = rank_graphs.jobs(tmp_path, tmp_path / "work", 2)
+    assert [(job.name, job.dealt, job.graphs) for job in found] == [
+        ("tiny", dealt, graphs) for dealt in (1, 2) for graphs in ("padded", "ranks")
+    ]
 
 
 def test_a_layer_that_differs_is_told(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from k3agent.backend.engine.messages import (
     WarmingUp,
 )
 from k3agent.backend.engine.process import load
-from k3agent.backend.engine.runner import Runner
+from k3agent.backend.engine.runner import Runner, captures_graphs
 from k3agent.backend.engine.static_steps import StaticStep
 from k3agent.backend.engine.work import Work
 from k3agent.backend.kernels import pinned
@@ -186,6 +186,27 @@ def test_a_mistake_in_a_capture_is_not_taken_for_the_device_s(
     monkeypatch.setattr(StaticStep, "capture", capture)
     with pytest.raises(KeyError, match="a name of ours"):
         static.run([Work(token_ids=[7], context_len=3, page_ids=[5], state_slot=2)])
+
+
+def test_no_step_is_longer_than_the_longest_sequence(tiny_dir: Path) -> None:
+    runner, _ = Runner.load(settings_of(tiny_dir, graphs="padded", max_model_len=70))
+    runner.prepare(lambda *step: None)
+    work = Work(token_ids=[7] * 70, context_len=0, page_ids=[0, 1], state_slot=0)
+    assert runner._static is not None and runner._static.fits([work])
+
+
+def test_several_ranks_capture_only_when_told(runners: tuple[Runner, Runner], tiny_dir: Path) -> None:
+    class OnGpu:
+        device, is_capturable = torch.device("cuda"), True
+
+    def captures(**more: Any) -> bool:
+        return captures_graphs(settings_of(tiny_dir, **more), OnGpu())  # pyright: ignore[reportArgumentType]
+
+    assert captures(graphs="auto") and captures(graphs="ranks")
+    assert not captures(graphs="padded") and not captures(graphs="off")
+    assert not captures(graphs="auto", tensor_parallel=2) and captures(graphs="ranks", tensor_parallel=2)
+    model = runners[0].model
+    assert not captures_graphs(settings_of(tiny_dir, graphs="ranks"), model)
 
 
 def test_the_server_hears_how_far_a_start_is(tiny_dir: Path) -> None:
