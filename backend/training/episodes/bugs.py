@@ -20,10 +20,10 @@ from k3agent.backend.training.episodes.routines import routine_function
 from k3agent.backend.training.episodes.units import natural_function
 from k3agent.backend.training.episodes.words import Words
 
-NATURAL = 0.45
+NATURAL_FUNCTIONS = 0.45
 """Of the new functions, those of natural code."""
 ROUTINES = 0.7
-"""Below this and above NATURAL: those put together at random."""
+"""Below this and above NATURAL_FUNCTIONS: those put together at random."""
 
 
 class Judge(Protocol):
@@ -120,7 +120,7 @@ def fresh_function(ctx: Setting) -> Func:
     rng, words = ctx.rng, ctx.words
     while True:
         kind = rng.random()
-        if kind < NATURAL:
+        if kind < NATURAL_FUNCTIONS:
             func = natural_function(rng, words)
         elif kind < ROUTINES:
             func = routine_function(rng, words)

@@ -19,10 +19,10 @@ from k3agent.backend.training.episodes.testforms import Claim, claim
 from k3agent.backend.training.episodes.units import Expected, Unit, UnitSample, draw_unit
 from k3agent.backend.training.episodes.words import Words, pascal
 
-NATURAL = 0.5
+NATURAL_REPAIRS = 0.5
 """Of the repairs, those in files of natural code."""
 LAYERED = 0.7
-"""Below this and above NATURAL: those in code in layers."""
+"""Below this and above NATURAL_REPAIRS: those in code in layers."""
 LIKELY = 0.65
 """Of the slips in natural code, those that leave a trace in an error, a value or a name."""
 TRIES = 14
@@ -121,7 +121,7 @@ def draw_unit_bug(ctx: Setting, changes: Changes = candidates) -> Broken | None:
 def draw_any(ctx: Setting) -> Broken | None:
     """A bug in natural code, in code in layers, or in one function."""
     kind = ctx.rng.random()
-    if kind < NATURAL:
+    if kind < NATURAL_REPAIRS:
         return draw_unit_bug(ctx)
     return draw_layered(ctx) if kind < LAYERED else draw_broken(ctx)
 

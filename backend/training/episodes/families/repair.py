@@ -25,7 +25,7 @@ from k3agent.backend.training.episodes.testruns import (
 )
 from k3agent.backend.training.episodes.toolbox import Result
 from k3agent.backend.training.episodes.tracing import Seen, follow, view_function
-from k3agent.backend.training.episodes.unitbugs import NATURAL, draw_any, draw_unit_bug
+from k3agent.backend.training.episodes.unitbugs import NATURAL_REPAIRS, draw_any, draw_unit_bug
 
 LONGEST = 2200
 """Layered code and its tests in one repair: with two test runs around it, more would not fit."""
@@ -283,7 +283,7 @@ def draw_bugs(ctx: Setting) -> list[Broken] | None:
     several_bugs = draw_several(ctx) if ctx.rng.random() < 0.08 else None
     if several_bugs and len(several_bugs[0].bad + several_bugs[0].tests) < LONGEST_OF_SEVERAL:
         return several_bugs
-    if ctx.rng.random() < NATURAL and (slip := draw_unit_bug(ctx)):
+    if ctx.rng.random() < NATURAL_REPAIRS and (slip := draw_unit_bug(ctx)):
         return [slip]
     if ctx.rng.random() < 0.4 and (deep := draw_layered(ctx)) and len(deep.bad + deep.tests) < LONGEST:
         return [deep]
