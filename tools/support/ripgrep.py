@@ -244,7 +244,9 @@ class _JsonReader:
             try:
                 data = textio.read_bytes(self.query.root / name, shown)
             except ToolError:
-                data = b""
+                # It has gone, or a link on the way has led ripgrep elsewhere.
+                hits.total -= count
+                continue
             if b"\r" in data.replace(b"\r\n", b""):
                 # ripgrep knows no line that ends with a lone carriage return.
                 python = python or PythonSearch(self.query.pattern, ignore_case=self.query.ignore_case)

@@ -13,7 +13,7 @@ import pytest
 from k3agent.errors import ToolError
 from k3agent.tools import BUILTIN
 from k3agent.tools.base import ToolContext
-from k3agent.tools.support import opening, textio
+from k3agent.tools.support import opening, ripgrep, textio
 from k3agent.tools.support.ignore import walk
 
 SECRET = "not for the workspace\n"
@@ -177,6 +177,25 @@ def test_a_walk_passes_over_a_folder_that_a_link_has_replaced(
     assert [entry.shown for entry in walk(ctx.cwd)] == [
         "a", "b", "b/c.txt", "old", "old/b.txt", "old/inner"
     ]  # fmt: skip
+
+
+async def test_what_ripgrep_found_behind_a_link_is_left_out(
+    ctx: ToolContext, swap: Callable[[], None]
+) -> None:
+    """It walks by name: a link that is put there while it does leads it out."""
+    (ctx.cwd / "b.txt").write_text("of the workspace\n")
+    query = ripgrep.Query(pattern="workspace", root=ctx.cwd)
+    rg = ripgrep.find_ripgrep()
+    if rg is None:
+        pytest.skip("ripgrep is not there")
+    program = ctx.cwd.parent / "rg"
+    # Follows links, as one that a race has led astray.
+    program.write_text(f'#!/bin/sh\nexec {rg} --follow "$@"\n')
+    program.chmod(0o755)
+    swap()
+    hits = await ripgrep.run_ripgrep(str(program), query)
+    assert hits is not None and hits.total == 1
+    assert [(hit.path, hit.text) for hit in hits.first] == [("b.txt", "of the workspace")]
 
 
 def test_a_walk_goes_deeper_than_calls_may_nest(tmp_path: Path) -> None:
