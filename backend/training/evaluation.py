@@ -29,6 +29,7 @@ from k3agent.backend.training.episodes.player import LONG, draw_plan
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.session import Outcome, Plan
+from k3agent.backend.training.episodes.toolbox import write_refusing
 from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
 from k3agent.backend.training.episodes.workspace import read_tree
@@ -125,7 +126,7 @@ class Runner:
             folder.mkdir()
             task.build(folder)
             try:
-                self._talk(task, folder, verdict)
+                self._talk(task, folder, verdict, self._environ(task, Path(name)))
                 wrong = task.check(folder, verdict.answers)
             except (RuntimeError, OSError, subprocess.TimeoutExpired, ValueError) as error:
                 wrong = f"{type(error).__name__}: {error}"
@@ -133,13 +134,22 @@ class Runner:
         verdict.seconds = round(time.monotonic() - start, 1)
         return verdict
 
-    def _talk(self, task: Task, folder: Path, verdict: Verdict) -> None:
+    def _environ(self, task: Task, folder: Path) -> dict[str, str]:
+        """The environment of a task's runs: with programs that refuse where its system does."""
+        # a home of its own for each of the tasks side by side, and so a model server of its own
+        environ = self.environ | {"K3AGENT_HOME": str(self.home / threading.current_thread().name)}
+        if isinstance(task, GeneratedTask) and task.plan.refused:
+            write_refusing(folder / "programs", task.plan.refused)
+            environ["PATH"] = f"{folder / 'programs'}{os.pathsep}{environ['PATH']}"
+        return environ
+
+    def _talk(self, task: Task, folder: Path, verdict: Verdict, environ: dict[str, str]) -> None:
         """All prompts in one session."""
         session = ""
         for prompt in task.prompts:
             checks = [flag for command in task.checks for flag in ("--check", command)]
             is_only = len(task.prompts) == 1
-            result = self._ask(prompt, folder, session, checks, ephemeral=is_only, verdict=verdict)
+            result = self._ask(prompt, folder, session, checks, environ, ephemeral=is_only, verdict=verdict)
             session = str(result.get("session_id", ""))
             verdict.turns += int(result.get("num_turns") or 0)
             verdict.answers.append(str(result.get("result") or ""))
@@ -149,7 +159,8 @@ class Runner:
         prompt: str,
         folder: Path,
         session: str,
-        checks: Sequence[str] = (),
+        checks: Sequence[str],
+        environ: dict[str, str],
         *,
         ephemeral: bool,
         verdict: Verdict,
@@ -167,8 +178,7 @@ class Runner:
         done = subprocess.run(
             [*self.command, "run", *flags, *checks, *self.extra, "--", prompt],
             cwd=folder,
-            # a home of its own for each of the tasks side by side, and so a model server of its own
-            env=self.environ | {"K3AGENT_HOME": str(self.home / threading.current_thread().name)},
+            env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

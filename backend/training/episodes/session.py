@@ -131,6 +131,8 @@ class Plan:
     """Whether it needs a session of its own: it brings a project or a repository."""
     commands: tuple[str, ...] = ()
     """Checks that the agent must run when the model says that it is done."""
+    refused: str = ""
+    """What the system says to each command that would make, move or remove files."""
 
 
 def played(plan: Plan, session: Session) -> tuple[str, str]:

@@ -218,4 +218,4 @@ def change_refused(ctx: Setting) -> Plan | None:
         finally:
             session.box.machine.refused = ""
 
-    return Plan(plan.goal, "recover", plan.slots, play, _could_not)
+    return Plan(plan.goal, "recover", plan.slots, play, _could_not, refused=why)

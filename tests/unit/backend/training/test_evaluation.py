@@ -1,12 +1,16 @@
 """The evaluation drives a command line, judges files, and writes its tables; a stand-in plays the agent."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from k3agent.backend.training import evaluation
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.session import Plan
+from k3agent.backend.training.episodes.toolbox import refusal, write_refusing
 from k3agent.backend.training.task import FAMILIES, Task
 
 STAND_IN = """
@@ -103,3 +107,35 @@ def test_editions_are_told_apart() -> None:
 def test_every_family_can_be_drawn() -> None:
     for family in FAMILIES:
         assert [task.family for task in evaluation.generate(family, 1, 9, held_out=True)] == [family]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["rm -r a.txt", "mv a.txt b.txt", "cp a.txt sub/b.txt", "mkdir -p new", "mkdir -p sub && cp a c"],
+)
+def test_programs_refuse_as_in_the_generator(tmp_path: Path, command: str) -> None:
+    root, programs = tmp_path / "project", tmp_path / "programs"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("a\n")
+    write_refusing(programs, "Read-only file system")
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=root,
+        env={"PATH": f"{programs}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.strip() == refusal(command, "Read-only file system", str(root))
+    assert done.returncode == 1
+    assert sorted(item.name for item in root.iterdir()) == ["a.txt", "sub"]
+
+
+def test_a_refused_task_is_run_where_the_system_refuses(tmp_path: Path) -> None:
+    plan = Plan("x", "recover", {}, lambda _: ("", ""), checks.unchanged, refused="Permission denied")
+    task = evaluation.GeneratedTask("recover-x", "recover", ["rm"], {"a.txt": "a\n"}, plan)
+    script = tmp_path / "agent.py"
+    script.write_text(STAND_IN.replace("if prompt", 'import os; os.system(f"{prompt} a.txt")\nif prompt', 1))
+    verdict = evaluation.Runner(f"{sys.executable} {script}", 5, tmp_path).run(task)
+    assert verdict.reason == ""
