@@ -26,10 +26,10 @@ from typing import Any
 
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.player import LONG, draw_plan
+from k3agent.backend.training.episodes.programs import write_answering, write_refusing
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.session import Outcome, Plan
-from k3agent.backend.training.episodes.toolbox import write_refusing
 from k3agent.backend.training.episodes.wording import say
 from k3agent.backend.training.episodes.words import Words
 from k3agent.backend.training.episodes.workspace import read_tree
@@ -135,12 +135,15 @@ class Runner:
         return verdict
 
     def _environ(self, task: Task, folder: Path) -> dict[str, str]:
-        """The environment of a task's runs: with programs that refuse where its system does."""
+        """The environment of a task's runs: with programs of its own where it needs them."""
         # a home of its own for each of the tasks side by side, and so a model server of its own
         environ = self.environ | {"K3AGENT_HOME": str(self.home / threading.current_thread().name)}
-        if isinstance(task, GeneratedTask) and task.plan.refused:
-            write_refusing(folder / "programs", task.plan.refused)
-            environ["PATH"] = f"{folder / 'programs'}{os.pathsep}{environ['PATH']}"
+        if isinstance(task, GeneratedTask) and (task.plan.refused or task.plan.programs):
+            programs = folder / "programs"
+            if task.plan.refused:
+                write_refusing(programs, task.plan.refused)
+            write_answering(programs, task.plan.programs)
+            environ["PATH"] = f"{programs}{os.pathsep}{environ['PATH']}"
         return environ
 
     def _talk(self, task: Task, folder: Path, verdict: Verdict, environ: dict[str, str]) -> None:

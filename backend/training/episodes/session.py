@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,6 +133,8 @@ class Plan:
     """Checks that the agent must run when the model says that it is done."""
     refused: str = ""
     """What the system says to each command that would make, move or remove files."""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """What commands say whose programs are not on every computer."""
 
 
 def played(plan: Plan, session: Session) -> tuple[str, str]:

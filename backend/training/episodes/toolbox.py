@@ -257,21 +257,5 @@ def refusal(command: str, why: str, root: str) -> str:
             return f"{program}: cannot {deed} {mark[0]}{last}{mark[1]}: {why}"
 
 
-def write_refusing(folder: Path, why: str) -> None:
-    """Programs for PATH that say what `refusal` says, for a run outside of the generator."""
-    folder.mkdir()
-    texts = {
-        "rm": """for x; do case $x in -*) ;; *) echo "rm: cannot remove '$x': WHY" >&2; esac; done""",
-        "mv": """for x; do a=$b; b=$x; done; echo "mv: cannot move '$a' to '$b': WHY" >&2""",
-        "mkdir": """for x; do :; done; [ -d "$x" ] && exit 0
-echo "mkdir: cannot create directory ‘$x’: WHY" >&2""",
-        "cp": """for x; do :; done; echo "cp: cannot create regular file '$x': WHY" >&2""",
-    }
-    for program, text in texts.items():
-        file = folder / program
-        file.write_text(f"#!/bin/sh\n{text.replace('WHY', why)}\nexit 1\n", encoding="utf-8")
-        file.chmod(0o755)
-
-
 async def _nobody(question: object) -> str:
     raise ToolError("nobody can answer here.")

@@ -126,5 +126,12 @@ def run_linter(ctx: Setting) -> Plan | None:
             session.box.machine.programs = {}
 
     return Plan(
-        "run_linter", "run", {}, play, check, prepare=lambda now: now.update({path: text}), alone=True
+        "run_linter",
+        "run",
+        {},
+        play,
+        check,
+        prepare=lambda now: now.update({path: text}),
+        alone=True,
+        programs={command: said},
     )

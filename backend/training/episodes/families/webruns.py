@@ -75,8 +75,10 @@ def web_run_tests(ctx: Setting) -> Plan | None:
     said, is_told = drawn
     command = COMMANDS["package.json" if project.language == "js" else "go.mod"]
 
+    programs = {command: said}
+
     def play(session: Session) -> tuple[str, str]:
-        session.box.machine.programs = {command: said}
+        session.box.machine.programs = programs
         try:
             return play_tests(session, "Run the tests.")
         finally:
@@ -88,7 +90,7 @@ def web_run_tests(ctx: Setting) -> Plan | None:
         return is_told(outcome)
 
     prepare = new_project(project.files)
-    return Plan("run_tests", "web", {}, play, check, prepare=prepare, alone=True)
+    return Plan("run_tests", "web", {}, play, check, prepare=prepare, alone=True, programs=programs)
 
 
 @goal("no_tests", "run", 0.5, level=1)

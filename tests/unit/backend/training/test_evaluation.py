@@ -9,8 +9,9 @@ import pytest
 
 from k3agent.backend.training import evaluation
 from k3agent.backend.training.episodes import checks
+from k3agent.backend.training.episodes.programs import write_answering, write_refusing
 from k3agent.backend.training.episodes.session import Plan
-from k3agent.backend.training.episodes.toolbox import refusal, write_refusing
+from k3agent.backend.training.episodes.toolbox import refusal
 from k3agent.backend.training.task import FAMILIES, Task
 
 STAND_IN = """
@@ -139,3 +140,16 @@ def test_a_refused_task_is_run_where_the_system_refuses(tmp_path: Path) -> None:
     script.write_text(STAND_IN.replace("if prompt", 'import os; os.system(f"{prompt} a.txt")\nif prompt', 1))
     verdict = evaluation.Runner(f"{sys.executable} {script}", 5, tmp_path).run(task)
     assert verdict.reason == ""
+
+
+def test_programs_answer_as_in_the_generator(tmp_path: Path) -> None:
+    programs, shown = tmp_path / "programs", "a.py:1:1: F401 `os` it's 100%\nFound 1 error."
+    write_answering(programs, {"ls -1 .": f"{shown}\n[exit code 3]", "flake8": "[exit code 0]"})
+    environ = {"PATH": f"{programs}:/usr/bin:/bin"}
+    told, real, silent = (
+        subprocess.run(["/bin/sh", "-c", line], env=environ, capture_output=True, text=True, check=False)
+        for line in ("ls -1 .", f"ls -1 {programs}", "flake8")
+    )
+    assert (told.stdout, told.returncode) == (f"{shown}\n", 3)
+    assert (real.stdout, real.returncode) == ("flake8\nls\n", 0)
+    assert (silent.stdout, silent.returncode) == ("", 0)
