@@ -18,7 +18,7 @@ from k3agent.backend.training.episodes.pycode import Module, Style, draw_const
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.routines import routine_function
 from k3agent.backend.training.episodes.units import natural_function
-from k3agent.backend.training.episodes.words import Words
+from k3agent.backend.training.episodes.words import Words, importable
 
 NATURAL_FUNCTIONS = 0.45
 """Of the new functions, those of natural code."""
@@ -236,7 +236,7 @@ def draw_broken_class(ctx: Setting) -> Broken | None:
     if bug is None:
         return None
     folder, _, tests = layout(rng, words)
-    stem = sample.name.lower() if rng.random() < 0.5 else words.module()
+    stem = importable(sample.name.lower()) if rng.random() < 0.5 else words.module()
     path = f"{folder}{stem}.py"
     test_path = f"{tests}test_{stem}.py"
     if path in ctx.facts.files or test_path in ctx.facts.files or path == test_path:

@@ -12,6 +12,7 @@ from k3agent.backend.training.episodes.pycode import Style
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.unitbugs import functions_of, unit_file, unit_tests
 from k3agent.backend.training.episodes.units import Unit, UnitSample, draw_unit, units
+from k3agent.backend.training.episodes.words import importable
 
 KINDS = {"return": 3.0, "guard": 3.0, "first": 2.0, "kept": 1.5, "step": 2.0, "default": 5.0}
 """How often each kind comes where code has several: what is missing, or a default that all calls share."""
@@ -143,7 +144,7 @@ def draw_gap(ctx: Setting) -> Gap | None:
         return None
     name, cut = found
     folder, _, tests = layout(rng, words)
-    stem = rng.choice((unit.names[-1].lower(), words.module(), words.module()))
+    stem = rng.choice((importable(unit.names[-1].lower()), words.module(), words.module()))
     path, test_path = f"{folder}{stem}.py", f"{tests}test_{stem}.py"
     if path in ctx.facts.files or test_path in ctx.facts.files or path == test_path or stem in unit.names:
         return None

@@ -11,7 +11,7 @@ from k3agent.backend.training.episodes.otherfiles import draw_file, markdown_fil
 from k3agent.backend.training.episodes.pycode import Module, Style, draw_const, draw_module
 from k3agent.backend.training.episodes.stdlib import excerpt
 from k3agent.backend.training.episodes.testforms import Target, write_tests
-from k3agent.backend.training.episodes.words import STDLIB_CLASH, Words
+from k3agent.backend.training.episodes.words import Words, importable
 
 OTHER_FORMS = 0.3
 """Of all test files, those with tables of cases, classes and other assertions."""
@@ -148,8 +148,7 @@ def layout(rng: random.Random, words: Words) -> tuple[str, str, str]:
     package = (
         words.fresh(words.noun) if rng.random() < 0.6 else rng.choice(("app", "lib", "core", "shop", "tool"))
     )
-    if package in TAKEN | STDLIB_CLASH | {"test", "tests"}:
-        package += "_app"
+    package = f"{package}_app" if package in TAKEN else importable(package, "_app")
     if kind < 0.85:
         return f"{package}/", f"{package}.", rng.choice(("tests/", "tests/", "", f"{package}/"))
     return "src/", "src.", rng.choice(("tests/", ""))

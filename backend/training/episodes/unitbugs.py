@@ -17,7 +17,7 @@ from k3agent.backend.training.episodes.pycode import Style
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.testforms import Claim, claim
 from k3agent.backend.training.episodes.units import Expected, Unit, UnitSample, draw_unit
-from k3agent.backend.training.episodes.words import Words, pascal
+from k3agent.backend.training.episodes.words import Words, importable, pascal
 
 NATURAL_REPAIRS = 0.5
 """Of the repairs, those in files of natural code."""
@@ -93,7 +93,7 @@ def draw_unit_bug(ctx: Setting, changes: Changes = candidates) -> Broken | None:
     if good[bug.index] == wrong:
         return None
     folder, _, tests = layout(rng, words)
-    stem = rng.choice((unit.names[-1].lower(), words.module(), words.module()))
+    stem = rng.choice((importable(unit.names[-1].lower()), words.module(), words.module()))
     path, test_path = f"{folder}{stem}.py", f"{tests}test_{stem}.py"
     if path in ctx.facts.files or test_path in ctx.facts.files or path == test_path or stem in unit.names:
         return None

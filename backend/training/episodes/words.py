@@ -3,6 +3,7 @@ made of them.
 """
 
 import random
+import sys
 from collections.abc import Callable
 from keyword import iskeyword
 from pathlib import Path
@@ -261,16 +262,15 @@ class Words:
                 return plural(self.noun())
             return f"{self.noun()}_{self.noun()}"
 
-        return self.fresh(
-            lambda: name if (name := make()) not in STDLIB_CLASH | RESERVED else name + "_tools"
-        )
+        return self.fresh(lambda: importable(make()))
 
     def file_stem(self, ending: str = "") -> str:
         """A file's name without extension: words with any separator where it is no code that is imported."""
         rng, roll = self.rng, self.rng.random()
         first, second = self.noun(), self.noun()
         if ending == "py" or roll < 0.4:
-            return first if roll < 0.25 else f"{first}_{second}"
+            name = first if roll < 0.25 else f"{first}_{second}"
+            return importable(name) if ending == "py" else name
         if roll < 0.7:
             return f"{first}-{second}" if roll < 0.6 else f"{self.adjective()}-{first}-{second}"
         if roll < 0.8:
@@ -439,8 +439,16 @@ RESERVED = frozenset(
         "cls",
     ]
 )
-STDLIB_CLASH = frozenset(_LISTS["STDLIB_CLASH"])
-"""Names that would hide a module of the standard library (or look too much like one) get a suffix."""
+HIDING = RESERVED.union(_LISTS["STDLIB_CLASH"], _LISTS["INSTALLED"], sys.stdlib_module_names)
+"""Names of modules that are there already, or look too much like it: those of the standard library, and of
+packages that many environments have. A test runner may have imported them before the project's own.
+"""
+
+
+def importable(name: str, ending: str = "_tools") -> str:
+    """A name for a module or package of a project; one that is taken gets an ending."""
+    return name + ending if name in HIDING else name
+
 
 NATURAL_POOLS = {
     held_out: {
