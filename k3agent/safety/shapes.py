@@ -1,7 +1,8 @@
 """What live credentials look like: one row for each kind, found by a cheap word first and a pattern second.
 
 A row's `needles` are looked for before its pattern is compiled or run, so that ordinary text costs next to
-nothing. A pattern with a group `secret` masks that group only.
+nothing. A pattern with a group `secret` masks that group only. No part of a pattern looks ahead without a
+bound: anybody's text is masked, and one made for it would take hours.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ PASSWORD = "a password"
 @dataclass(frozen=True, slots=True)
 class Shape:
     """`wraps`: one unbroken run of characters, which programs may print over several lines. `needs`: one of
-    these signs stands in each line that has it.
+    these signs stands in each line that has it. `reach`: one over several lines ends with a needle, and
+    begins no more characters before it; 0: anywhere.
     """
 
     needles: tuple[str, ...]
@@ -27,16 +29,19 @@ class Shape:
     wraps: bool = True
     is_multiline: bool = False
     needs: str = ""
+    reach: int = 0
 
 
 _START = r"(?<![A-Za-z0-9])"
 _END = r"(?![A-Za-z0-9])"
 # Letters and a digit: what people write as a stand-in has no digit, what code writes has dots or brackets.
-_MIXED = r"(?=[A-Za-z+/_=~-]*[0-9])(?=[0-9+/_=~-]*[A-Za-z])"
+_MIXED = r"(?=[A-Za-z+/_=~-]{0,400}[0-9])(?=[0-9+/_=~-]{0,400}[A-Za-z])"
 _VALUE = _MIXED + r"[A-Za-z0-9+/_=~-]"
 _VALUE_END = r"""(?![A-Za-z0-9+/_=~.(\[{$-])"""
+# However it ends, a very long one is a secret: else all of it would be gone through from each name in it.
+_WHOLE_VALUE = rf"(?:{_VALUE}{{16,8191}}+{_VALUE_END}|{_VALUE}{{8192,}}+)"
 # With one part that is no word: names in code are long, too, but their words are short.
-_LONG = r"(?=[A-Za-z0-9_=-]*(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16})[A-Za-z0-9_=-]{28,}"
+_LONG = r"(?=[A-Za-z0-9_=-]{0,200}(?=[A-Za-z]{0,100}[0-9])[A-Za-z0-9]{16})[A-Za-z0-9_=-]{28,}"
 
 
 def _run(prefix: str, rest: str, *needles: str) -> Shape:
@@ -45,7 +50,7 @@ def _run(prefix: str, rest: str, *needles: str) -> Shape:
 
 _TOKENS = (
     # OpenAI, Anthropic, Moonshot, Kimi, OpenRouter; names of packages and of CSS have no such long part
-    _run("sk-", r"(?=[A-Za-z0-9_-]*[A-Za-z0-9]{20})[A-Za-z0-9_-]{32,}"),
+    _run("sk-", r"(?=[A-Za-z0-9_-]{0,200}[A-Za-z0-9]{20})[A-Za-z0-9_-]{32,}"),
     _run("gh[pousr]_", r"[A-Za-z0-9]{36,}", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     _run("github_pat_", r"[A-Za-z0-9_]{50,}"),
     _run("gl(?:pat|dt|rt|ptt|ft|agent)-", r"[A-Za-z0-9_-]{20,}(?:[.][A-Za-z0-9_-]+)*",
@@ -54,7 +59,7 @@ _TOKENS = (
     _run("AIza", r"[A-Za-z0-9_-]{35}"),
     _run("ya29[.]", r"[A-Za-z0-9_-]{30,}", "ya29."),
     _run("GOCSPX-", r"[A-Za-z0-9_-]{20,}"),
-    _run("xox[abeoprs](?:[.]xox[a-z])?-", r"(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{20,}", "xox"),
+    _run("xox[abeoprs](?:[.]xox[a-z])?-", r"(?=[A-Za-z-]{0,200}[0-9])[A-Za-z0-9-]{20,}", "xox"),
     _run("xapp-", r"[A-Za-z0-9-]{30,}"),
     _run("[sr]k_(?:live|test)_", r"[A-Za-z0-9]{20,}", "sk_live_", "rk_live_", "sk_test_", "rk_test_"),
     _run("whsec_", r"[A-Za-z0-9+/=]{24,}"),
@@ -78,7 +83,7 @@ _TOKENS = (
          "glsa_", "glc_", "sntry", "figd_", "pscale_", "sbp_", "EAACEd", "ATATT3", "ops_eyJ"),
     _run("sq0(?:atp|csp)-", r"[A-Za-z0-9_-]{22,}", "sq0"),
     # JSON web tokens: header and payload are JSON objects, so both begin with eyJ
-    _run("eyJ", r"[A-Za-z0-9_-]{8,}[.](?:eyJ)?[A-Za-z0-9_-]{6,}[.][A-Za-z0-9_-]{8,}"
+    _run("eyJ", r"[A-Za-z0-9_-]{8,8000}+[.](?:eyJ)?[A-Za-z0-9_-]{6,}+[.][A-Za-z0-9_-]{8,}"
          r"(?:[.][A-Za-z0-9_-]+){0,2}", "eyJ"),
     Shape(("hooks.slack.com", "discord.com/api/webhooks", "discordapp.com/api/webhooks"),
           r"https://(?:hooks\.slack\.com/(?:services|workflows|triggers)"
@@ -104,11 +109,12 @@ _KEY_BLOCKS = (
     ),
     # cut off before its beginning
     Shape(
-        ("PRIVATE KEY",),
-        rf"(?:[A-Za-z0-9+/=]{{32,}}(?:\s|\\[nr])(?:\s|\d+\t)*)+[A-Za-z0-9+/=]*(?:\s|\\[nr]|\d+\t)*"
+        ("PRIVATE KEY-----", "PRIVATE KEY BLOCK-----"),
+        rf"(?:(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{{32,}}+(?:\s|\\[nr])(?:\s|\d+\t)*)+[A-Za-z0-9+/=]*(?:\s|\\[nr]|\d+\t)*"
         rf"-----END {_NAME}-----",
         wraps=False,
         is_multiline=True,
+        reach=20_000,
     ),
 )
 
@@ -124,7 +130,7 @@ _CONTEXTS = (
     Shape(
         ("TOKEN", "SECRET", "PASS", "KEY", "PWD"),
         rf"(?<![A-Za-z0-9_])[A-Z0-9_]*{_SECRET_NAME}(?:_BASE|_?[0-9]{{1,2}})?[ \t]?=[ \t]?[\"']?"
-        rf"(?P<secret>(?![/~]){_VALUE}{{16,}}){_VALUE_END}",
+        rf"(?P<secret>(?![/~]){_WHOLE_VALUE})",
         wraps=False,
         needs="=",
     ),
@@ -166,7 +172,7 @@ _CONTEXTS = (
           wraps=False, needs="?&"),
     # user:password@host
     Shape(("://",),
-          rf"\b[a-zA-Z][a-zA-Z0-9+.-]*://(?P<user>[^\s/:@\"'<>`?#]*):(?!(?P=user)@)"
+          rf"\b[a-zA-Z][a-zA-Z0-9+.-]{{0,30}}://(?P<user>[^\s/:@\"'<>`?#]*):(?!(?P=user)@)"
           rf"(?P<secret>{_STAND_INS}[^\s/@\"'<>`]{{3,}})@(?=[A-Za-z0-9\[])",
           PASSWORD, wraps=False, needs="@"),
 )  # fmt: skip
@@ -201,7 +207,7 @@ def _windows(text: str, shape: Shape) -> Iterator[tuple[int, int]]:
     so they see little. Those over lines see all.
     """
     if shape.is_multiline:
-        yield 0, len(text)
+        yield from _reaches(text, shape) if shape.reach else [(0, len(text))]
         return
     end_of = _word_end if shape.wraps else _line_end
     found = [place for needle in shape.needles for place in _places(text, needle, end_of)]
@@ -215,6 +221,14 @@ def _windows(text: str, shape: Shape) -> Iterator[tuple[int, int]]:
             end = end_of(text, place)
             if not shape.needs or any(text.find(sign, begin, end) >= 0 for sign in shape.needs):
                 yield begin, end
+
+
+def _reaches(text: str, shape: Shape) -> Iterator[tuple[int, int]]:
+    """What stands before each needle, as far as a match may begin."""
+    end = 0
+    for needle in re.finditer("|".join(map(re.escape, shape.needles)), text):
+        yield max(end, needle.start() - shape.reach), needle.end()
+        end = needle.end()
 
 
 def _places(text: str, needle: str, end_of: Callable[[str, int], int]) -> Iterator[int]:

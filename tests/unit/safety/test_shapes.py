@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.secret_shapes import HARMLESS, in_context
@@ -48,6 +49,37 @@ def test_all_that_a_look_at_whole_lines_finds(text: str) -> None:
 def test_the_same_without_line_breaks(text: str) -> None:
     joined = text.replace("\n", "")
     assert set(shapes.find(joined, only_wrapping=True)) == naive(joined, only_wrapping=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-" * 50_000,
+        "gsk_" + "a" * 150_000,
+        "TOKEN=" * 25_000,
+        "TOKEN=1" * 21_000 + "(",
+        "eyJ-" * 30_000,
+        "a-b+c." * 25_000 + " ://@",
+        "A1b2" * 40_000 + " -----END PRIVATE KEY",
+        ("A" * 40 + "\n") * 3_000 + "- PRIVATE KEY-----",
+    ],
+    ids=["sk", "letters", "names", "names and values", "token", "address", "key", "lines of a key"],
+)
+def test_a_text_made_to_be_slow_is_not(text: str) -> None:
+    """By the square each of them would take minutes."""
+    assert len(list(shapes.find(text))) <= 1
+
+
+def test_what_is_very_long_is_still_found() -> None:
+    value = "aB3" * 5_000
+    for text, secret in (
+        (f"API_TOKEN={value}.", value),
+        (f"eyJ{'a' * 500}.eyJ{value}.{value}", f"eyJ{'a' * 500}.eyJ{value}.{value}"),
+    ):
+        assert any(text[begin:end] == secret for begin, end, _ in shapes.find(text))
+    lines = "\n".join(["MIIE" + "b7Q/" * 15] * 150)
+    text = f"a word\n{lines}\n-----END RSA PRIVATE KEY-----\n"
+    assert [text[begin:end] for begin, end, _ in shapes.find(text)] == [text[7:-1]]
 
 
 def test_one_long_line_of_words_is_looked_at_word_by_word() -> None:
