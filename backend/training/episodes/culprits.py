@@ -10,6 +10,7 @@ _MET = re.compile(r"unsupported operand type\(s\) for (\S+?):? '(\w+)' and '(\w+
 _COMPARED = re.compile(r"'(\S+)' not supported between instances of '(\w+)' and '(\w+)'")
 _JOINED = re.compile(r'can only concatenate (\w+) \(not "(\w+)"\) to')
 _NOT_SO = re.compile(r"'(\w+)' object is not (iterable|subscriptable|callable)")
+_NOT_IN = re.compile(r"argument of type '(\w+)' is not")
 _NO_LENGTH = re.compile(r"object of type '(\w+)' has no len\(\)")
 _NOT_WHOLE = re.compile(r"'(\w+)' object cannot be interpreted as an integer")
 _WRONG_INDEX = re.compile(r"(list|tuple|string|str) indices must be integers(?: or slices)?, not '?(\w+)'?")
@@ -23,7 +24,12 @@ _OPERATORS: dict[str, type[ast.operator]] = {
     "//": ast.FloorDiv,
     "%": ast.Mod,
 }
+_COMPARISONS: dict[str, type[ast.cmpop]] = {"<": ast.Lt, "<=": ast.LtE, ">": ast.Gt, ">=": ast.GtE}
 _NUMBERS = ("int", "float")
+_GOES_THROUGH = frozenset(
+    "all any dict enumerate extend join list max min reversed set sorted sum tuple update".split()  # noqa: SIM905
+)
+"""Functions and methods that run over their first argument."""
 
 
 def statement(text: str) -> ast.AST | None:
@@ -56,35 +62,42 @@ def _sides(tree: ast.AST, error: str) -> Iterator[Part]:
     if match is None and joined is None:
         return
     sign, one, two = match.groups() if match else ("+", joined[1], joined[2]) if joined else ("", "", "")
-    kind = _OPERATORS.get(sign.removesuffix("=") or sign)
+    compared = _COMPARISONS.get(sign)
+    kind = None if compared else _OPERATORS.get(sign.removesuffix("=") or sign)
     for node in ast.walk(tree):
         match node:
             case ast.BinOp(left=left, op=op, right=right) if kind and isinstance(op, kind):
                 yield from ((ast.unparse(left), one), (ast.unparse(right), two))
             case ast.AugAssign(target=left, op=op, value=right) if kind and isinstance(op, kind):
                 yield from ((ast.unparse(left), one), (ast.unparse(right), two))
-            case ast.Compare(left=left, comparators=[right]) if kind is None:
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if compared and isinstance(
+                op, compared
+            ):
                 yield from ((ast.unparse(left), one), (ast.unparse(right), two))
-            case ast.Call(func=ast.Name(id="min" | "max"), args=args) if kind is None:
-                odd = one if two in _NUMBERS else two
-                yield from ((ast.unparse(arg), odd) for arg in args if odd not in _NUMBERS)
+            case ast.Call(func=ast.Name(id="min" | "max"), args=[first, second]) if compared:
+                # the second is compared with the first
+                yield from ((ast.unparse(second), one), (ast.unparse(first), two))
             case _:
                 continue
 
 
 def _not_so(tree: ast.AST, error: str) -> Iterator[Part]:
-    """What is run over, indexed or called, and cannot be."""
-    match = _NOT_SO.search(error)
-    if match is None:
+    """What is run over, looked into, indexed or called, and cannot be."""
+    match, not_in = _NOT_SO.search(error), _NOT_IN.search(error)
+    if match is None and not_in is None:
         return
-    kind, what = match.groups()
+    kind, what = match.groups() if match else (not_in[1] if not_in else "", "a container")
     for node in ast.walk(tree):
         match node:
             case ast.For(iter=part) | ast.comprehension(iter=part) if what == "iterable":
                 yield ast.unparse(part), kind
-            case ast.Call(args=[part, *_]) if what == "iterable":
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[part, *_]) if (
+                what == "iterable" and name in _GOES_THROUGH
+            ):
                 yield ast.unparse(part), kind
-            case ast.AugAssign(value=part) | ast.Compare(comparators=[part]) if what == "iterable":
+            case ast.AugAssign(value=part) if what == "iterable":
+                yield ast.unparse(part), kind
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[part]) if what == "a container":
                 yield ast.unparse(part), kind
             case ast.Subscript(value=part) if what == "subscriptable":
                 yield ast.unparse(part), kind

@@ -66,6 +66,8 @@ _AT_LEAST = frozenset(("min", "minimum", "from", "least"))
 _AT_MOST = frozenset(("max", "maximum", "limit", "until", "most", "capacity"))
 _USUAL = frozenset(("7", "10", "12", "24", "60", "100", "365", "1000", "1024", "3600"))
 _TURNED = {"<": (">=", ">"), "<=": (">", ">="), ">": ("<=", "<"), ">=": ("<", "<=")}
+_GIVE_NONE = frozenset("add append clear discard extend insert remove reverse sort update".split())  # noqa: SIM905
+"""Methods of lists, sets and dicts that change them and give nothing."""
 _PROSE = frozenset(("a", "an", "it", "nothing", "the", "two", "what"))
 """First words of sentences: what begins with another one begins with a name from the code."""
 _HEAD = re.compile(r"\s*(?:async )?def (\w+)")
@@ -81,7 +83,7 @@ def evidence(rows: Rows, line: int, old: str, new: str, failure: Failure) -> str
         return ""
     said = (
         _of_error(rows, line, old, new, failure)
-        or _of_line(old, new, failure.error)
+        or _of_line(rows, line, old, new, failure.error)
         or _of_names(rows, line, old, new, failure.error)
         or _of_branches(rows, line, old, new, failure.error)
         or _of_bounds(rows, old, new, failure)
@@ -107,7 +109,7 @@ def _kind(kind: str) -> str:
     """What something is, in a thought."""
     if kind == "NoneType":
         return "None"
-    return f"{'an' if kind[0] in 'aeio' else 'a'} {kind}" if kind else "no number"
+    return f"{'an' if kind[0] in 'aeio' else 'a'} {kind}" if kind else "no whole number"
 
 
 def _of_error(rows: Rows, line: int, old: str, new: str, failure: Failure) -> str:
@@ -119,12 +121,15 @@ def _of_error(rows: Rows, line: int, old: str, new: str, failure: Failure) -> st
     if (match := ATTRIBUTE.search(error)) and match[2] == before and after.isidentifier():
         return f"{_kind(match[1])} has {after}, not {before}" if hasattr(_TYPES.get(match[1]), after) else ""
     if (before, after) == ("sum", "len") and (match := re.search(r"\+: 'int' and '(\w+)'", error)):
-        return f"sum() adds up the parts of {_kind(match[1])}"
+        return f"sum() adds {_kind(match[1])} to a number"
     if (before, after) == ("-", "+") and "'str' and 'str'" in error:
         return "two texts: only + joins them"
-    if before and error.startswith("KeyError: ") and error[10:].strip("'\"") in before:
-        return f"nothing has the key {error[10:]}{_elsewhere(rows, line, after)}"
-    if error.startswith("ZeroDivisionError") and re.search(rf"[/%] *\(?{re.escape(before)}", old):
+    if before and error.startswith("KeyError: ") and error[10:].strip("'\"") == before.strip("'\""):
+        return f"the key {error[10:]} is not there{_elsewhere(rows, line, after)}"
+    divisor = re.escape(before)
+    if error.startswith("ZeroDivisionError") and re.search(
+        rf"[/%] *(\({divisor}\)|{divisor}(?![\w.\[(]))", old
+    ):
         return f"{before} is 0 there" if before else ""
     if error.startswith("IndexError") and re.search(r"[-+] ?1$|^\d+$", before):
         return f"{before} leads beyond the end"
@@ -136,7 +141,7 @@ def _of_types(rows: Rows, old: str, new: str, error: str) -> str:
     before, after = _changed(old, new)
     for part, kind in sorted(culprits(old, error), key=lambda item: item[0] != before):
         is_hit = (
-            part == before or part in before or part.startswith(f"{before}[")
+            re.search(rf"(?<![\w.]){re.escape(part)}(?!\w)", before) or part.startswith(f"{before}[")
             if before
             else new == old.replace(part, part + after, 1)
         )
@@ -162,7 +167,7 @@ def _given(rows: Rows, name: str) -> str:
     return ""
 
 
-def _of_line(old: str, new: str, error: str) -> str:
+def _of_line(rows: Rows, line: int, old: str, new: str, error: str) -> str:
     """What the line alone says: a value that is lost, an attribute without its object."""
     before, after = _changed(old, new)
     if new == f"return {old}":
@@ -172,8 +177,10 @@ def _of_line(old: str, new: str, error: str) -> str:
     if (match := re.match(r"([a-z_]\w*) ([-+]?=) ", old)) and new == f"self.{old}":
         return f"{match[1]} is local there; nothing keeps it"
     if (match := re.match(r"([\w.]+) = (.+)$", old)) and new == f"{match[1]} += {match[2]}":
-        return f"{match[1]} is set anew each time: only the last stays"
-    if (match := re.match(r"([\w.]+) = \1\.(\w+)\(", old)) and new == old.partition(" = ")[2]:
+        is_repeated = match[1].startswith("self.") or _is_in_loop(rows, line)
+        return f"{match[1]} is set anew{' each time: only the last stays' if is_repeated else ''}"
+    match = re.match(r"([\w.]+) = \1\.(\w+)\(", old)
+    if match and match[2] in _GIVE_NONE and new == old.partition(" = ")[2]:
         return f"{match[2]} gives None"
     if (before, after) == ("", "f") and "{" in error:
         return "the braces stay in the text: no f in front"
@@ -182,6 +189,18 @@ def _of_line(old: str, new: str, error: str) -> str:
     if before.isdigit() and after in _USUAL and before not in _USUAL:
         return f"{after} is usual there, not {before}"
     return ""
+
+
+def _is_in_loop(rows: Rows, line: int) -> bool:
+    """Whether a line stands in a loop that is in view."""
+    body = [text for number, text in _function_around(rows, line)[1] if number <= line and text.strip()]
+    depth = 1000
+    for text in reversed(body):
+        indent = len(text) - len(text.lstrip())
+        if indent < depth and depth < 1000 and re.match(r"\s*(async )?(for|while)\b", text):
+            return True
+        depth = min(depth, indent)
+    return False
 
 
 def _of_names(rows: Rows, line: int, old: str, new: str, error: str) -> str:
@@ -200,8 +219,12 @@ def _of_names(rows: Rows, line: int, old: str, new: str, error: str) -> str:
     is_known = word not in ("self", "cls") and re.search(rf"[(,] ?{word}\b", head)
     is_known = is_known or any(f"self.{word} = " in text for _, text in rows)
     is_unread = is_known and not re.search(rf"\b{word}\b", inside)
+    if after.startswith("self."):
+        # other methods may read it
+        is_unread = is_unread and not any(re.search(rf"\bself\.{word}\b(?! = )", text) for _, text in rows)
     match = _UNKNOWN.match(error)
-    if match and match[1] == before and _makes(old, before):
+    is_made = [number for number, text in body if _makes(text.strip(), before)] == [line]
+    if match and match[1] == before and is_made:
         return f"{before} is made only there" + (f", and nothing reads {after}" if is_unread else "")
     if not is_unread or (f"self.{word}" in new and len(re.findall(rf"\b{before}\b", old)) < 2):
         return ""
@@ -241,14 +264,14 @@ def _of_bounds(rows: Rows, old: str, new: str, failure: Failure) -> str:
     if after in (f"{before}=", before[:1]):
         value = bound if bound.isdigit() else _number_of(rows, bound)
         code = next((place[3] for place in failure.places if "test" in place[0]), "")
-        if value and re.search(rf"(?<![\w.]){value}(?![\w.])", code.split("==")[0]):
+        if value and re.search(rf"(?<![\w.-]){value}(?![\w.])", code.split("==")[0]):
             belongs = "belongs" if "=" in after else "does not belong"
             return f"it fails for {value}, the bound, which {belongs} to it"
         return ""
     words = set(bound.rsplit(".", 1)[-1].lower().split("_"))
-    if words & _AT_LEAST and ">" in after:
+    if words & _AT_LEAST and after == ">=":
         return f"{bound} is the least: from it on"
-    if words & _AT_MOST and "<" in after:
+    if words & _AT_MOST and after == "<=":
         return f"{bound} is the most: up to it"
     return "the comparison is turned round" if after in _TURNED[before] else ""
 

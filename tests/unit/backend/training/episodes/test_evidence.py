@@ -15,6 +15,8 @@ from k3agent.backend.training.episodes.testruns import Failure
 assert goals.GOALS is GOALS
 
 LISTED = "TypeError: unsupported operand type(s) for -: 'list' and 'int'"
+UNLIKE = "TypeError: '<' not supported between instances of 'str' and 'int'"
+
 CODE = """\
 LEAST_TOTAL = 50
 class Pages:
@@ -70,10 +72,10 @@ def said(old: str, new: str, error: str, code: str = "assert f(3) == 4") -> str:
             "A list has append, not push.",
         ),
         (
-            "for first in first:",
-            "for first in size:",
-            "UnboundLocalError: cannot access local variable 'first'",
-            "first is made only there, and nothing reads size.",
+            "for row in row:",
+            "for row in size:",
+            "UnboundLocalError: cannot access local variable 'row'",
+            "row is made only there, and nothing reads size.",
         ),
         (
             "total = first",
@@ -125,6 +127,58 @@ def test_the_bound_itself_decides_between_with_and_without_it() -> None:
 )
 def test_nothing_is_said_where_nothing_decides(old: str, new: str, error: str) -> None:
     assert said(old, new, error) in ("", "current_with_fee adds.")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "wrong"),
+    [
+        ("total = fee / (size - 1)", "total = fee / (first - 1)", "ZeroDivisionError: division by zero", "0"),
+        ("if first > limit:", "if first < limit:", "assert 3 == 4", "up to"),
+        ("if first <= LEAST_TOTAL:", "if first > LEAST_TOTAL:", "assert 3 == 4", "from it on"),
+        (
+            "total = min(rows)",
+            "total = min(fee)",
+            "TypeError: '<' not supported between instances of 'str' and 'int'",
+            "is a",
+        ),
+        (
+            "total = sum(len(rows))",
+            "total = sum(rows)",
+            "TypeError: 'int' object is not iterable",
+            "rows is an",
+        ),
+        ("rows = rows.pop()", "rows.pop()", "assert 3 == 4", "gives none"),
+        (
+            "rows[fee:] = []",
+            "rows[size:] = []",
+            "TypeError: slice indices must be integers or None",
+            "no number",
+        ),
+    ],
+)
+def test_nothing_wrong_is_said(old: str, new: str, error: str, wrong: str) -> None:
+    assert wrong not in said(old, new, error).lower()
+
+
+def test_of_two_that_are_compared_each_has_its_type() -> None:
+    assert said("total = min(size, fee)", "total = min(size, first)", UNLIKE) == "fee is a str."
+    assert said("total = min(fee, size)", "total = min(first, size)", UNLIKE) == "fee is an int."
+
+
+def test_what_another_method_reads_is_read() -> None:
+    code = ["def f(self, a):", "    return a + a", "def g(self):", "    return self.most"]
+    rows, failure = list(enumerate(["self.most = 3", *code], 1)), Failure("test_a", [], "assert 3 == 6")
+    change = ("return a + a", "return a + self.most")
+    assert "nothing reads self.most" not in evidence(rows, 3, *change, failure).lower()
+    assert "nothing reads self.most" in evidence(rows[:3], 3, *change, failure).lower()
+
+
+def test_only_what_a_loop_does_is_done_each_time() -> None:
+    failure = Failure("test_a", [], "assert 3 == 6")
+    flat = list(enumerate(["def f(a, b):", "    total = a", "    total = b", "    return total"], 1))
+    assert evidence(flat, 3, "total = b", "total += b", failure) == "total is set anew."
+    loop = list(enumerate(["def f(a, b):", "    for b in a:", "        total = b", "    return total"], 1))
+    assert evidence(loop, 3, "total = b", "total += b", failure).endswith("each time: only the last stays.")
 
 
 def test_types_of_another_line_are_not_told_of_this_one() -> None:
