@@ -119,8 +119,11 @@ class Runner:
     def close(self) -> None:
         """End the other ranks, if there are any."""
         if self._ranks is not None:
-            self.release()
-            self._ranks.close()
+            # also after a fault of the device, of which giving up a graph may tell
+            try:
+                self.release()
+            finally:
+                self._ranks.close()
 
     def release(self) -> None:
         """Give up graphs, before the ranks part."""

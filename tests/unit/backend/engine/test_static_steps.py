@@ -195,6 +195,27 @@ def test_no_step_is_longer_than_the_longest_sequence(tiny_dir: Path) -> None:
     assert runner._static is not None and runner._static.fits([work])
 
 
+def test_ranks_end_although_a_graph_cannot_be_given_up(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ranks:
+        is_closed = False
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    def release() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    runner, _ = Runner.load(settings_of(tiny_dir, graphs="padded"))
+    ranks = Ranks()
+    monkeypatch.setattr(runner, "_ranks", ranks)
+    monkeypatch.setattr(runner._static, "release", release)
+    with pytest.raises(RuntimeError, match="illegal memory"):
+        runner.close()
+    assert ranks.is_closed
+
+
 def test_several_ranks_capture_only_when_told(runners: tuple[Runner, Runner], tiny_dir: Path) -> None:
     class OnGpu:
         device, is_capturable = torch.device("cuda"), True
