@@ -150,7 +150,8 @@ def can_come(environ: Mapping[str, str], sandbox: str, writable: Sequence[Path])
     if sandbox == "none":
         return True
     tops = [os.path.realpath(top) for top in writable]
-    folders = [os.path.realpath(writable[0] / folder) for folder in environ.get("PATH", "").split(os.pathsep)]
+    path = environ.get("PATH") or os.defpath
+    folders = [os.path.realpath(writable[0] / folder) for folder in path.split(os.pathsep)]
     return any(Path(folder).is_relative_to(top) for folder in folders for top in tops)
 
 

@@ -23,7 +23,7 @@ from support.agents import (
     step,
 )
 
-from k3agent.agent.checks import missing_program
+from k3agent.agent.checks import can_come, missing_program
 from k3agent.agent.diskuse import DiskUse
 from k3agent.agent.options import Limits, Receipt, SessionOptions
 from k3agent.agent.policies import UNITS, LimitPolicy, reached
@@ -95,11 +95,30 @@ def test_a_program_that_a_check_lacks(command: str, missing: str) -> None:
     assert missing_program(command, os.environ) == missing
 
 
-@pytest.mark.parametrize(("can_come", "asked"), [(False, 1), (True, 4)])
+@pytest.mark.parametrize(
+    ("path", "can"),
+    [
+        ("", False),
+        (None, False),
+        ("/usr/bin", False),
+        ("/usr/bin:", True),
+        ("bin", True),
+        ("{more}/bin", True),
+    ],
+)
+def test_where_the_work_may_bring_a_program(tmp_path: Path, path: str | None, can: bool) -> None:
+    """Without a PATH the system has places of its own; an empty part of it is the workspace."""
+    more = tmp_path / "more"
+    environ = {} if path is None else {"PATH": path.format(more=more)}
+    assert can_come(environ, "bubblewrap", (tmp_path / "ws", more)) is can
+    assert can_come(environ, "none", (tmp_path / "ws",))
+
+
+@pytest.mark.parametrize(("may_come", "asked"), [(False, 1), (True, 4)])
 async def test_a_check_without_its_program_goes_back_only_where_the_work_may_bring_it(
-    tmp_path: Path, can_come: bool, asked: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, may_come: bool, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(NoSandbox, "name", "none" if can_come else "a sandbox that stands")
+    monkeypatch.setattr(NoSandbox, "name", "none" if may_come else "a sandbox that stands")
     run = await start(tmp_path, [DONE] * 4, checks=("nosuchprogram -q",), sandbox="off")
     end = await run.session.submit("go")
     assert end.outcome is TurnOutcome.CHECKS_FAILED and len(run.client.requests) == asked
