@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from k3agent.agent.excerpts import telling_lines
 from k3agent.events import (
     AnyEvent,
     CallEnded,
@@ -212,7 +213,7 @@ class Progress:
         end = "passed" if is_fine else f"failed (exit code {event.exit_code})"
         self.line(f"{'✓' if is_fine else '✗'} check {event.command}: {end}", "green" if is_fine else "red")
         if not is_fine:
-            self._tail(event.output.splitlines())
+            self._lines(telling_lines(event.output, _MAX_OUTPUT_LINES))
 
     def _call_ended(self, event: CallEnded) -> None:
         lines = event.result.text.splitlines()
@@ -222,10 +223,10 @@ class Progress:
         if event.tool in _DIFF_TOOLS:
             self._diff(lines)
         elif event.tool == "shell":
-            self._tail(lines)
+            self._lines(lines[-_MAX_OUTPUT_LINES:])
 
-    def _tail(self, lines: list[str]) -> None:
-        for text in lines[-_MAX_OUTPUT_LINES:]:
+    def _lines(self, lines: list[str]) -> None:
+        for text in lines:
             self.line(f"  {text[:_MAX_LINE]}", "dim")
 
     def _diff(self, lines: list[str]) -> None:

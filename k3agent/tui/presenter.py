@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from k3agent.agent.excerpts import telling_lines
 from k3agent.events import (
     AnyEvent,
     ApprovalAnswered,
@@ -47,6 +48,7 @@ from k3agent.tui.widgets.transcript import Transcript
 from k3agent.types import Message, Role, Usage
 
 MAX_FPS = 20
+_CHECK_LINES = 8
 USER_INTERRUPT = "the user pressed Esc"
 OUTCOMES = {
     TurnOutcome.SUCCESS: "done",
@@ -203,8 +205,8 @@ class Presenter:
             case CheckEnded(exit_code=0):
                 self.add(NoticeBlock(f"check passed: {event.command}", "good"))
             case CheckEnded():
-                tail = "\n".join(event.output.rstrip().splitlines()[-8:])
-                text = f"check failed ({event.exit_code}): {event.command}\n{tail}"
+                said = "\n".join(telling_lines(event.output, _CHECK_LINES))
+                text = f"check failed ({event.exit_code}): {event.command}\n{said}"
                 self.add(NoticeBlock(text, "error"))
             case Noticed():
                 self.add(NoticeBlock(event.text, event.level))

@@ -126,3 +126,11 @@ def test_a_failed_check_shows_the_end_of_its_output(exit_code: int, shown: list[
     progress = Progress(said.append, has_color=False)
     progress.event(event(CheckEnded, command="pytest", exit_code=exit_code, output="1 failed\n"))
     assert "check pytest" in said[0] and said[1:] == shown
+
+
+def test_of_a_failed_check_the_lines_that_tell_of_it_are_shown() -> None:
+    output = "not ok 1 - adds\n# tests 1\n# fail 1\n# cancelled 0\n# skipped 0\n# todo 0\n"
+    said: list[str] = []
+    progress = Progress(said.append, has_color=False)
+    progress.event(event(CheckEnded, command="node --test", exit_code=1, output=output))
+    assert said == ["✗ check node --test: failed (exit code 1)\n", "  not ok 1 - adds\n"]
