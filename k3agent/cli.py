@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] in (["--version"], ["-V"], ["version"]):
         print(f"k3agent {__version__}")
         return 0
+    if arguments[:1] == ["help"] and arguments[1:] and arguments[1] not in {"help", "--help", "-h"}:
+        return _unknown(arguments[1])
     if arguments[:1] in (["--help"], ["-h"], ["help"]):
         width = max(map(len, COMMANDS))
         print(
@@ -87,6 +89,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         from k3agent.headless.failed import tell
 
         return tell(error)
+
+
+def _unknown(word: str) -> int:
+    """The error for a word that is no command."""
+    from k3agent.errors import did_you_mean
+
+    hint = did_you_mean(word, COMMANDS)
+    print(f"k3agent: unknown command {word!r}.{hint} See k3agent --help.", file=sys.stderr)
+    return USAGE_ERROR
 
 
 def _open_closed_streams() -> None:
@@ -164,9 +175,8 @@ def terminal_ui(arguments: list[str]) -> int:
     from k3agent.tui.start import DESCRIPTION, launch
 
     first = arguments[0] if arguments else ""
-    if first != "resume" and first.isalpha() and (hint := did_you_mean(first, COMMANDS)):
-        print(f"k3agent: unknown command {first!r}.{hint} See k3agent --help.", file=sys.stderr)
-        return USAGE_ERROR
+    if first != "resume" and first.isalpha() and did_you_mean(first, COMMANDS):
+        return _unknown(first)
     parser = Parser("", DESCRIPTION)
     return launch(parser, parser.parse, ["--resume", *arguments[1:]] if first == "resume" else arguments)
 

@@ -12,6 +12,9 @@ from typing import NoReturn
 from k3agent.errors import did_you_mean
 from k3agent.safety.paths import is_folder
 
+# What a flag that a command lacks means in others.
+_ELSEWHERE = {"-c": ("--continue",)}
+
 _stops_at_parse: ContextVar[bool] = ContextVar("stops_at_parse", default=False)
 
 
@@ -30,7 +33,9 @@ class Parser(argparse.ArgumentParser):
         flags = [word for word in unknown if word.startswith("-") and word != "-"]
         if flags:
             flag = flags[0].partition("=")[0]
-            hint = did_you_mean(flag, self._option_string_actions)
+            known = self._option_string_actions
+            meant = next((name for name in _ELSEWHERE.get(flag, ()) if name in known), "")
+            hint = f" Did you mean {meant}?" if meant else did_you_mean(flag, known)
             self.error(f"unknown flag {flag}.{hint}")
         if unknown:
             quotes = (

@@ -52,6 +52,10 @@ def test_version_and_help(capsys) -> None:
     [
         (("run", "x", "--modle", "y"), "Did you mean --model?"),
         (("run", "x", "--max-turn=3"), "Did you mean --max-turns?"),
+        (("run", "-c", "x"), "unknown flag -c. Did you mean --continue? See k3agent run --help."),
+        (("doctor", "-c"), "unknown flag -c. See k3agent doctor --help."),
+        (("help", "nosuch"), "unknown command 'nosuch'. See k3agent --help."),
+        (("help", "sesions", "list"), "unknown command 'sesions'. Did you mean sessions?"),
         (("run", "x", "--out"), "unknown flag --out"),
         (("run", "two", "words"), "quotes"),
         (("run", "x", "--max-turns", "0"), "less than 1"),
@@ -134,6 +138,8 @@ def test_help_of_a_command_tells_what_each_action_is_for(capsys, words: tuple[st
 def test_help_and_version_as_words(capsys) -> None:
     assert run("help", "sessions", "list") == 0
     assert capsys.readouterr().out.startswith("usage: k3agent sessions list")
+    for words in (("help",), ("help", "help"), ("help", "--help")):
+        assert run(*words) == 0 and capsys.readouterr().out.startswith("usage: k3agent [PROMPT]")
     assert run("version") == 0
     assert capsys.readouterr().out == f"k3agent {__version__}\n"
 
