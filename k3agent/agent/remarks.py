@@ -1,5 +1,6 @@
-"""What k3agent itself notices at the end of a turn, without the model: files that no longer parse, an answer
-that tells of changes where nothing was changed, and tests that failed when they were run last.
+"""What k3agent itself notices at the end of a turn, without the model: files that no longer parse or use
+names that nothing defines, an answer that tells of changes where nothing was changed, and tests that failed
+when they were run last.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import stat
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ from k3agent.types import JsonObject
 MAX_FILES = 50
 MAX_BYTES = 500_000
 MAX_SHOWN = 5
+# What looking for names may take, all files together.
+MAX_NAMES_S = 3.0
 # Reports of work are not longer; the patterns take seconds for megabytes.
 MAX_ANSWER = 100_000
 _FAILED = re.compile(r"\[exit code -?[1-9]\d*\]\s*\Z")
@@ -80,8 +84,8 @@ _CODE = re.compile(r"(?s)```.*?(?:```|\Z)")
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """`kind`: broken (a file), unfounded (the answer) or tests (their last run); `subject`: the file, the
-    words, or how the run came out.
+    """`kind`: broken or undefined (a file), unfounded (the answer) or tests (their last run); `subject`: the
+    file, the words, or how the run came out.
     """
 
     kind: str
@@ -93,6 +97,16 @@ class Remark:
         return {"remark": self.kind, "subject": self.subject}
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A file when the turn first touched it: whether it parsed, and the names that nothing defined in it;
+    None: that could not be told.
+    """
+
+    parsed: bool | None = None
+    undefined: frozenset[str] | None = None
+
+
 class Remarks:
     """Of one turn in the folder `cwd`. `text_before` gives what a file held before the first command of the
     turn, "" where it was not there, None where that is not known; it may block.
@@ -101,19 +115,25 @@ class Remarks:
     def __init__(self, cwd: Path, text_before: Callable[[str], str | None]) -> None:
         self._cwd = cwd
         self._text_before = text_before
-        # Whether a file parsed when the turn first touched it; None: that could not be told.
-        self._parsed: dict[Path, bool | None] = {}
+        self._starts: dict[Path, _Start] = {}
 
     async def before(self, paths: Sequence[Path]) -> None:
         """These are about to be changed."""
-        new = [path for path in paths if path not in self._parsed]
+        new = [path for path in paths if path not in self._starts]
         if new:
             await asyncio.to_thread(self._look, new)
 
     def _look(self, paths: Iterable[Path]) -> None:
         for path in paths:
-            text = _text(path)
-            self._parsed[path] = None if text is None else self._parses(path.name, text)
+            self._starts[path] = self._start(path.name, _text(path))
+
+    def _start(self, name: str, text: str | None) -> _Start:
+        if text is None:
+            return _Start()
+        parsed = self._parses(name, text)
+        # Of a file that does not parse nothing is known.
+        names = _undefined(name, text) if parsed else None
+        return _Start(parsed, None if names is None else frozenset(names))
 
     def _parses(self, name: str, text: str) -> bool | None:
         from k3agent.tools.support.syntax import problem  # lazy: with the tools, which are loaded by now
@@ -134,7 +154,7 @@ class Remarks:
         the last words of a turn that ended well, else ""; `tests`: their last run in it.
         """
         changed = list(dict.fromkeys([*files, *(path for row in rows for path in row.files)]))
-        found = await asyncio.to_thread(self._broken, changed[:MAX_FILES]) if changed else []
+        found = await asyncio.to_thread(self._damaged, changed[:MAX_FILES]) if changed else []
         if not changed and answer and not asks(prompt):
             claim = unfounded(answer, rows, self._cwd)
             if claim:
@@ -144,6 +164,9 @@ class Remarks:
             found.append(Remark("tests", tests.outcome, tests.warning))
         return found
 
+    def _damaged(self, names: Sequence[str]) -> list[Remark]:
+        return [*self._broken(names)[:MAX_SHOWN], *self._undefined(names)[:MAX_SHOWN]]
+
     def _broken(self, names: Sequence[str]) -> list[Remark]:
         from k3agent.tools.support.syntax import problem  # lazy: as above
 
@@ -152,15 +175,47 @@ class Remarks:
             path = (self._cwd / name).resolve()
             text = _text(path)
             why = problem(path.name, text) if text else None
-            if why and self._did_parse(path, name):
+            if why and self._at_start(path, name).parsed:
                 found.append(Remark("broken", name, f"{name} does not parse any more: {why}."))
-        return found[:MAX_SHOWN]
+        return found
 
-    def _did_parse(self, path: Path, name: str) -> bool:
-        if path not in self._parsed:
-            text = self._text_before(name)
-            self._parsed[path] = None if text is None else self._parses(path.name, text)
-        return self._parsed[path] is True
+    def _undefined(self, names: Sequence[str]) -> list[Remark]:
+        end = time.monotonic() + MAX_NAMES_S
+        now: dict[str, dict[str, int]] = {}
+        for name in names:
+            path = (self._cwd / name).resolve()
+            used = _undefined(path.name, _text(path) or "") if time.monotonic() < end else None
+            if used:
+                now[name] = used
+        if not now:
+            return []
+        starts = {name: self._at_start((self._cwd / name).resolve(), name) for name in names}
+        # Code that was moved to another file is old, too.
+        old = frozenset[str]().union(*(start.undefined or () for start in starts.values()))
+        found: list[Remark] = []
+        for name, used in now.items():
+            new = [f"{one} (line {line})" for one, line in used.items() if one not in old]
+            if new and starts[name].undefined is not None:
+                more = f" and {len(new) - MAX_SHOWN} more" if len(new) > MAX_SHOWN else ""
+                what = "a name" if len(new) == 1 else "names"
+                shown = ", ".join(new[:MAX_SHOWN])
+                text = f"{name} uses {what} that nothing defines: {shown}{more}."
+                found.append(Remark("undefined", name, text))
+        return found
+
+    def _at_start(self, path: Path, name: str) -> _Start:
+        if path not in self._starts:
+            self._starts[path] = self._start(path.name, self._text_before(name))
+        return self._starts[path]
+
+
+def _undefined(name: str, text: str) -> dict[str, int] | None:
+    """The names that a Python file uses and nothing defines; None for other files."""
+    if not name.endswith(".py"):
+        return None
+    from k3agent.tools.support.names import undefined  # lazy: with the tools, which are loaded by now
+
+    return undefined(text)
 
 
 def asks(prompt: str) -> bool:
