@@ -16,6 +16,7 @@ from k3agent.agent.compaction import Compactor
 from k3agent.agent.context import Context
 from k3agent.agent.dispatch import Dispatcher
 from k3agent.agent.emitter import Emitter
+from k3agent.agent.excerpts import repeats_itself
 from k3agent.agent.hooks import Hooks
 from k3agent.agent.options import Receipt
 from k3agent.agent.policies import CLOSING_OUTPUT_TOKENS, COMPACT_STEPS, LimitPolicy, LimitReached
@@ -303,10 +304,7 @@ class TurnLoop:
             return TurnEnd(outcome=self._closing.outcome, detail=self._closing.detail)
         said = self._parts.transcript.num_said(CUT)
         if parts.profile is Profile.COMPACT or said >= MAX_CONTINUES:
-            return TurnEnd(
-                outcome=TurnOutcome.EXECUTION,
-                detail="the answer was cut off at the output limit; --max-output-tokens raises it",
-            )
+            return TurnEnd(outcome=TurnOutcome.EXECUTION, detail=_cut_detail(message))
         parts.transcript.add(parts.transcript.harness(CUT_CALL if _has_lost_a_call(message) else CUT_TEXT))
         return None
 
@@ -399,6 +397,17 @@ def reports_only(messages: Sequence[Message]) -> bool:
     asked = messages[-2] if len(messages) > 1 else messages[-1]
     is_stopped = asked.origin is Origin.HARNESS and asked.text.startswith(STOPPED)
     return is_stopped or messages[-1].text.lstrip().startswith(UNFINISHED)
+
+
+def _cut_detail(message: Message) -> str:
+    """Why a turn ends with an answer that was cut off. More room would only be filled with the same again."""
+    reasoning = message.reasoning.text if message.reasoning is not None else ""
+    if repeats_itself(message.text.strip() or reasoning):
+        return (
+            "the model repeats itself until its answer is cut off at the output limit; a request in other"
+            " words may help"
+        )
+    return "the answer was cut off at the output limit; --max-output-tokens raises it"
 
 
 def _has_lost_a_call(message: Message) -> bool:

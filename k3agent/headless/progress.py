@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from k3agent.agent.excerpts import telling_lines
+from k3agent.agent.excerpts import head_and_end, telling_lines
 from k3agent.events import (
     AnyEvent,
     CallEnded,
@@ -126,7 +126,7 @@ class Progress:
         if end.report:
             self.line(f"k3agent: {end.report}", "red")
         if end.said:
-            self.line(end.said, "dim")
+            self.line(head_and_end(end.said), "dim")
         if self._is_quiet or not end.session_id:
             return
         receipt, usage = end.receipt, end.receipt.usage

@@ -161,7 +161,21 @@ async def test_a_text_cut_by_the_output_limit_goes_on_a_few_times(tmp_path: Path
     run = await start(tmp_path, [cut, DONE, cut, cut, cut])
     assert (await run.session.submit("go")).outcome is TurnOutcome.SUCCESS
     end = await run.session.submit("more")
-    assert end.outcome is TurnOutcome.EXECUTION and "output limit" in end.detail
+    assert end.outcome is TurnOutcome.EXECUTION and "--max-output-tokens raises it" in end.detail
+    await run.session.aclose()
+
+
+@pytest.mark.parametrize("kind", [TextDelta, ReasoningDelta])
+async def test_a_model_that_repeats_itself_is_not_given_more_room(
+    tmp_path: Path, kind: type[TextDelta | ReasoningDelta]
+) -> None:
+    said = [TextDelta(text="\n")] if kind is ReasoningDelta else []
+    run = await start(
+        tmp_path, [[kind(text="I read the file again.\n" * 60), *said, finished(Finish.LENGTH)]] * 4
+    )
+    end = await run.session.submit("go")
+    assert end.outcome is TurnOutcome.EXECUTION
+    assert "repeats itself" in end.detail and "--max-output-tokens" not in end.detail
     await run.session.aclose()
 
 

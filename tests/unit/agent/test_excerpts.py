@@ -1,8 +1,8 @@
-"""Which lines of a failed check people see."""
+"""Which lines people see of a failed check, and of an answer that found no end."""
 
 import pytest
 
-from k3agent.agent.excerpts import telling_lines
+from k3agent.agent.excerpts import head_and_end, repeats_itself, telling_lines
 
 NODE = """TAP version 13
 # Subtest: throws TypeError
@@ -90,3 +90,41 @@ def test_output_that_tells_nothing_or_is_short_is_shown_as_it_is() -> None:
     assert telling_lines(plain, 2) == ["line 7", "line 8"]
     assert telling_lines("a\nb\n", 4) == ["a", "b"]
     assert telling_lines("", 4) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I look at it.\n" + "I read the file again.\n" * 60 + "I read the fi",
+        "So: " + "the same again, and " * 40,
+        "start\n" + "".join(f"step {n}\nI try it once more.\n" for n in range(30)),
+        "a\n" + "first line\nsecond line\nthird line\n" * 20,
+    ],
+)
+def test_a_text_that_goes_in_circles_is_known(text: str) -> None:
+    assert repeats_itself(text)
+    assert len(head_and_end(text).splitlines()) <= 9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no no no",
+        "".join(f"{n}. the function number {n} of the file\n" for n in range(80)),
+        "def f():\n    if x:\n        return 1\n    }\n" * 5,
+        "".join(f'  "{n}": {{\n    "size": {n * n},\n  }},\n' for n in range(40)),
+    ],
+)
+def test_lists_and_code_are_no_circles(text: str) -> None:
+    assert not repeats_itself(text)
+
+
+def test_of_a_long_text_head_and_end_are_shown() -> None:
+    text = "\n".join(f"line {n} of them" for n in range(100))
+    shown = head_and_end(text).splitlines()
+    assert shown[0] == "line 0 of them" and shown[-1] == "line 99 of them"
+    assert len(shown) == 41 and shown[30] == "[... 60 lines left out]"
+    assert head_and_end("a\nb") == "a\nb"
+    long = head_and_end("".join(f"word{n} " for n in range(9000)))
+    assert len(long) < 1100 and long.startswith("word0 ") and "characters left out" in long

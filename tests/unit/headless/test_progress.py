@@ -14,8 +14,10 @@ from k3agent.events import (
     Noticed,
     PrefillProgressed,
     ReasoningStreamed,
+    TurnOutcome,
 )
 from k3agent.headless import progress as progress_module
+from k3agent.headless.formats import End
 from k3agent.headless.progress import Progress
 from k3agent.types import Message, MessageId, Origin, ReasoningPart, Role, SessionId, TextPart
 
@@ -134,3 +136,13 @@ def test_of_a_failed_check_the_lines_that_tell_of_it_are_shown() -> None:
     progress = Progress(said.append, has_color=False)
     progress.event(event(CheckEnded, command="node --test", exit_code=1, output=output))
     assert said == ["✗ check node --test: failed (exit code 1)\n", "  not ok 1 - adds\n"]
+
+
+def test_last_words_without_an_end_are_shown_in_part() -> None:
+    said: list[str] = []
+    words = "I look.\n" + "I read the file again.\n" * 100
+    end = End(outcome=TurnOutcome.EXECUTION, exit_code=1, report="Not finished: why.", last_words=words)
+    Progress(said.append, has_color=False, is_quiet=True).ended(end)
+    shown = "".join(said)
+    assert "I look.\nI read the file again.\n" in shown and "94 lines left out" in shown
+    assert shown.count("again") < 10
