@@ -8,6 +8,7 @@ import os
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -49,24 +50,30 @@ def _row(store: SessionStore, prefix: str) -> SessionRow:
 
 
 def _list(store: SessionStore, argv: Sequence[str]) -> int:
-    about = "All sessions, newest first; ● marks those that run now, ○ those that wait for their time."
+    about = (
+        "All sessions, newest first; ● marks those that run now, ○ those that wait for their time, ⊘ those"
+        " whose process was killed in a turn: `k3agent run --resume ID` goes on with it."
+    )
     parser = Parser("sessions list", about)
     parser.add_argument("--json", action="store_true", help="one JSON array")
     add_scope(parser, "those", "this folder", "all folders", is_here=False)
     parser.add_argument("--subagents", action="store_true", help="also those of subagents")
     args = parser.parse(argv)
     rows = store.shown_sessions(Path.cwd() if args.is_here else None, with_subagents=args.subagents)
-    home, waiting = data_home(os.environ), store.waiting()
+    home, waiting, unfinished = data_home(os.environ), store.waiting(), store.unfinished()
+    states = [_State.of(store, home, row.id, waiting.get(row.id), row.id in unfinished) for row in rows]
     if args.json:
-        found = [_as_json(row, is_heard(home, row.id), waiting.get(row.id)) for row in rows]
+        found = [{**row_to_dict(row), **state.line} for row, state in zip(rows, states, strict=True)]
         print(json.dumps(found, ensure_ascii=False, indent=1))
         return 0
-    for row in rows:
-        title = _mark(is_heard(home, row.id), waiting.get(row.id)) + " ".join(row.title.split())[:60]
+    for row, state in zip(rows, states, strict=True):
+        title = state.mark + " ".join(row.title.split())[:60]
         print(
             f"{row.id}  {row.updated_at:%Y-%m-%d %H:%M}  {row.num_messages:4} messages  {row.model:<14}  "
             f"{title}  ({row.cwd})"
         )
+    if any(state.is_interrupted for state in states):
+        print("⊘: killed in a turn; `k3agent run --resume ID` goes on with it.", file=sys.stderr)
     if not rows:
         nothing = (
             "No sessions of this folder; --all shows those of all folders."
@@ -77,21 +84,56 @@ def _list(store: SessionStore, argv: Sequence[str]) -> int:
     return 0
 
 
-def _as_json(row: SessionRow, is_heard: bool, waits_until: datetime | None) -> JsonObject:
-    until = None if waits_until is None else waits_until.isoformat()
-    return {
-        **row_to_dict(row),
-        "is_running": is_heard and until is None,
-        "is_waiting": is_heard and until is not None,
-        "waits_until": until,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """Whether a process runs the session, until when it waits, and whether one was killed in its turn."""
+
+    is_heard: bool
+    waits_until: datetime | None
+    is_interrupted: bool
+
+    @classmethod
+    def of(
+        cls,
+        store: SessionStore,
+        home: Path,
+        session_id: SessionId,
+        waits_until: datetime | None,
+        is_unfinished: bool,
+    ) -> _State:
+        heard = is_heard(home, session_id)
+        is_left = is_unfinished and not heard and waits_until is None and not _is_open(store, session_id)
+        return cls(is_heard=heard, waits_until=waits_until, is_interrupted=is_left)
+
+    @property
+    def line(self) -> JsonObject:
+        until = None if self.waits_until is None else self.waits_until.isoformat()
+        return {
+            "is_running": self.is_heard and until is None,
+            "is_waiting": self.is_heard and until is not None,
+            "is_interrupted": self.is_interrupted,
+            "waits_until": until,
+        }
+
+    @property
+    def mark(self) -> str:
+        if self.is_interrupted:
+            return "⊘ interrupted: "
+        if self.waits_until is None:
+            return "● " if self.is_heard else ""
+        at = f"{self.waits_until.astimezone():%Y-%m-%d %H:%M}"
+        if self.is_heard:
+            return f"○ waits until {at}: "
+        return f"was to begin at {at}, its process is gone: "
 
 
-def _mark(is_heard: bool, waits_until: datetime | None) -> str:
-    if waits_until is None:
-        return "● " if is_heard else ""
-    at = f"{waits_until.astimezone():%Y-%m-%d %H:%M}"
-    return f"○ waits until {at}: " if is_heard else f"was to begin at {at}, its process is gone: "
+def _is_open(store: SessionStore, session_id: SessionId) -> bool:
+    """Whether a process has it, also one that cannot be watched."""
+    try:
+        store.lock(session_id).release()
+    except StoreError:
+        return True
+    return False
 
 
 def _stop(store: SessionStore, argv: Sequence[str]) -> int:

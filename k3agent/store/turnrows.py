@@ -116,6 +116,12 @@ class TurnRows(Journal):
         rows = self._turns(session_id, "DESC LIMIT 1")
         return rows[0] if rows else None
 
+    def unfinished(self) -> set[SessionId]:
+        """Sessions whose newest turn has no end: it runs, or its process was killed."""
+        # SQLite takes the other columns from the row with the greatest seq.
+        rows = self._all("SELECT session_id, outcome, max(seq) FROM turns GROUP BY session_id", ())
+        return {SessionId(row[0]) for row in rows if row[1] is None}
+
     def turns(self, session_id: SessionId) -> list[TurnRow]:
         return self._turns(session_id, "")
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import pytest
 from k3agent import __version__, cli
 from k3agent.config.trust import covered
 from k3agent.headless.flags import run_parser
+from k3agent.store.records import StoredSession
+from k3agent.store.sessions import SessionStore
+from k3agent.types import Message, MessageId, Origin, Role, SessionId, TextPart
 
 
 @pytest.fixture(autouse=True)
@@ -279,6 +283,44 @@ def test_sessions_of_an_empty_store(capsys) -> None:
     assert "No sessions yet." in capsys.readouterr().err
     assert run("sessions", "list", "--here") == 0
     assert "No sessions of this folder" in capsys.readouterr().err
+
+
+def prompt(text: str) -> Message:
+    return Message(
+        id=MessageId(text),
+        parent=None,
+        role=Role.USER,
+        origin=Origin.HUMAN,
+        parts=(TextPart(text=text),),
+        created_at=datetime.now(UTC),
+    )
+
+
+def test_sessions_list_marks_those_that_were_killed_in_a_turn(capsys, tmp_path) -> None:
+    store = SessionStore(tmp_path / "data")
+    for number, name in enumerate(("killed", "ended", "held")):
+        session_id = SessionId(f"{number}{number}")
+        store.create(StoredSession(id=session_id, cwd=str(tmp_path)))
+        turn = store.start_turn(session_id, [prompt(name)], title=name)
+        if name == "ended":
+            store.end_turn(session_id, turn, "success", "")
+    lock = store.lock(SessionId("22"))
+    assert run("sessions", "list") == 0
+    listed, noted = capsys.readouterr()
+    assert "--resume ID" in noted
+    assert "  ⊘ interrupted: killed  (" in listed and listed.count("⊘") == 1
+    assert run("sessions", "list", "--json") == 0
+    found = {row["title"]: row["is_interrupted"] for row in json.loads(capsys.readouterr().out)}
+    assert found == {"killed": True, "ended": False, "held": False}
+    lock.release()
+    # An earlier turn with an end says nothing of the newest one, and the other way round.
+    turn = store.start_turn(SessionId("00"), [prompt("again")])
+    assert store.unfinished() == {"00", "22"}
+    store.end_turn(SessionId("00"), turn, "success", "")
+    assert store.unfinished() == {"22"}
+    store.close()
+    assert run("sessions", "list", "--help") == 0
+    assert "--resume ID` goes on" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("name", ["sessions", "memory", "mcp", "config"])
