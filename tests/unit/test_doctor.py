@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -41,6 +42,18 @@ def write_sums(folder: Path) -> None:
 def test_a_whole_model_is_fine_and_says_what_it_can(folder: Path) -> None:
     found = doctor._embedded_model()
     assert found.state == "ok" and "no general model" in found.text and "renames" in found.text
+
+
+def test_the_doctor_the_readme_and_the_model_card_say_the_same_of_nano() -> None:
+    root = Path(__file__).resolve().parents[2]
+    readme, card = (
+        " ".join((root / name).read_text("utf-8").split())
+        for name in ("README.md", "backend/weights/nano/MODEL_CARD.md")
+    )
+    for text in (doctor.NANO_CAN, readme, card):
+        assert all(word in text for word in ("weakest skill", "--check", "German and Chinese", "in a row"))
+    figures = re.search(r"\*\*fix (\d+)/(\d+)\*\*", card)
+    assert figures and f"of {figures[2]} hand-written ones it repaired {figures[1]}," in readme
 
 
 def test_damage_is_found(folder: Path) -> None:
