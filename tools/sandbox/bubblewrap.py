@@ -32,7 +32,7 @@ class Bubblewrap(Guarded):
     def __init__(self, bounds: Bounds, *, has_network: bool, program: str = "") -> None:
         super().__init__(bounds, has_network=has_network)
         self.program = program or shutil.which("bwrap") or "bwrap"
-        self.status = f"bubblewrap: commands write the workspace and a private /tmp only, {self.network}"
+        self.status = f"bubblewrap: commands write the workspace and {self.own_tmp}, {self.network}"
 
     def wrapped(self, argv: Sequence[str], cwd: Path, policy: Policy) -> list[str]:
         inner = self._launch(

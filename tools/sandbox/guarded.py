@@ -163,6 +163,13 @@ class Guarded:
         return f"network off but for {', '.join(self._bounds.hosts)}"
 
     @property
+    def own_tmp(self) -> str:
+        """The private /tmp in the status. A home in the real one holds git's settings, perhaps programs."""
+        is_home_there = Path("/tmp") in self._bounds.home.resolve().parents
+        hides = ", which hides your home outside the workspace" if is_home_there else ""
+        return f"a private /tmp only{hides}"
+
+    @property
     def temporary(self) -> Path:
         """Stands for /tmp in commands; kept from command to command, removed at the end."""
         if self._temporary is None:

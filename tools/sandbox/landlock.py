@@ -29,7 +29,7 @@ class Landlock(Guarded):
         self.can_name_hosts = has_namespaces
         network = self.network
         self.status = (
-            f"landlock {abi} with seccomp: commands write the workspace and a private /tmp only, {network}"
+            f"landlock {abi} with seccomp: commands write the workspace and {self.own_tmp}, {network}"
         )
         if not has_namespaces:
             self.status = (

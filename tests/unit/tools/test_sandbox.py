@@ -168,6 +168,20 @@ def test_the_command_line_of_bubblewrap(repository: Path) -> None:
     )
 
 
+def test_a_home_that_the_private_tmp_hides_is_told() -> None:
+    def statuses(home: str) -> list[str]:
+        bounds = Bounds(home=Path(home))
+        walls = [
+            landlock.Landlock(bounds, has_network=False, abi=6, has_namespaces=has_namespaces)
+            for has_namespaces in (True, False)
+        ]
+        return [Bubblewrap(bounds, has_network=False).status, *(wall.status for wall in walls)]
+
+    # Without namespaces there is no private /tmp.
+    assert ["hides your home" in status for status in statuses("/tmp/home")] == [True, True, False]
+    assert not any("hides" in status for status in statuses("/home/somebody"))
+
+
 def test_the_plan_of_landlock(tmp_path: Path) -> None:
     root = tmp_path.resolve()
     for abi, size, tcp, scoped in ((3, 8, 0, 0), (4, 16, 3, 0), (6, 24, 3, 3)):
