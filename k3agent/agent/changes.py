@@ -50,6 +50,8 @@ BY_PRODUCTS = frozenset(
     | {".venv", "node_modules"}
 )
 
+# The sign of no file.
+GONE = f"unread {FileNotFoundError.__name__}"
 # A file's content, or what stands for it.
 Signs = dict[str, str]
 
@@ -96,6 +98,15 @@ class FileChanges:
         before = self._before.signs
         changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
         return tuple(sorted(_shown(path) for path in changed)), ""
+
+    def is_as_before(self, path: Path) -> bool:
+        """Whether no command has changed the file since `begin`; False where one look does not tell."""
+        before = self._before
+        if before is None:
+            return not self._problem
+        if before.base is not None or not path.is_relative_to(self._cwd):
+            return False
+        return before.signs.get(str(path.relative_to(self._cwd)), GONE) == sign_of(path, 0)[0]
 
     def text_before(self, name: str) -> str | None:
         """What the file held at `begin`; "" where it was not there, None where that is not known. Blocks."""
@@ -144,7 +155,7 @@ class FileChanges:
         signs: Signs = {}
         left = MAX_HASHED_TOTAL
         for name in names:
-            signs[name], size = _sign(self._cwd / name, left)
+            signs[name], size = sign_of(self._cwd / name, left)
             left -= size
         return signs
 
@@ -155,7 +166,7 @@ class FileChanges:
             name = os.path.relpath(entry.path, self._cwd)
             if self._is_left_out(name):
                 continue
-            signs[name] = _sign(Path(entry.path), 0)[0]
+            signs[name] = sign_of(Path(entry.path), 0)[0]
             if len(signs) > MAX_FILES or time.monotonic() > end:
                 raise CannotTell(f"{self._cwd} is no git repository and has too many files to compare")
         return signs
@@ -183,7 +194,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
-def _sign(path: Path, hashed_left: int) -> tuple[str, int]:
+def sign_of(path: Path, hashed_left: int) -> tuple[str, int]:
     """(sign, bytes read) of what lies there. Small files by content: a touched file is no change."""
     try:
         info = path.lstat()

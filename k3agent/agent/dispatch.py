@@ -94,7 +94,7 @@ class Dispatcher:
         self._rows: dict[str, CallRow] = {}
         self._known_files: dict[str, str] = dict(bench.ctx.freshness.seen)
         self.changes = FileChanges(bench.ctx.cwd, bench.store.home)
-        self.remarks = Remarks(bench.ctx.cwd, self.changes.text_before)
+        self.remarks = Remarks(bench.ctx.cwd, self.changes.text_before, self.changes.is_as_before)
         self.interrupt_reason = "the turn was interrupted"
 
     async def run(self, message: Message, settled: Mapping[str, CallRow] | None = None) -> None:

@@ -6,7 +6,7 @@ rows, so a turn that was killed anywhere goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from k3agent.agent.excerpts import repeats_itself
 from k3agent.agent.hooks import Hooks
 from k3agent.agent.options import Receipt
 from k3agent.agent.policies import CLOSING_OUTPUT_TOKENS, COMPACT_STEPS, LimitPolicy, LimitReached
-from k3agent.agent.remarks import Remark
+from k3agent.agent.remarks import Remark, is_bad, takes_back
 from k3agent.agent.repetition import RepetitionPolicy
 from k3agent.agent.step import Stepper
 from k3agent.agent.testruns import idle_check, last_run
@@ -30,7 +30,7 @@ from k3agent.events import CheckEnded, Noticed, TurnOutcome
 from k3agent.providers.base import Profile
 from k3agent.safety.fencing import fence
 from k3agent.store.records import CallRow
-from k3agent.types import Finish, Message, Origin, Role
+from k3agent.types import Finish, Message, Origin, Role, SessionId
 
 MAX_CONTINUES = 2
 MIN_LOST_TOKENS = 64
@@ -81,6 +81,7 @@ class TurnParts:
     emitter: Emitter
     receipt: Receipt
     profile: Profile
+    session_id: SessionId
     cwd: Path
     child_environ: Mapping[str, str]
     sandboxed: Callable[[list[str]], list[str]]
@@ -99,6 +100,8 @@ class TurnParts:
     mask: Callable[[str], str]
     # The calls of a turn, as they are stored.
     calls: Callable[[int], list[CallRow]]
+    # The step of `undo` that takes back what a turn did to files.
+    step_of_turn: Callable[[int, Collection[Path]], int | None]
     # What the user says into the running turn; taken out as the model gets it.
     steering: list[str]
     is_person_asked: bool
@@ -117,6 +120,7 @@ class TurnLoop:
         self._num_steps = 0
         # What is to be said of checks that passed in the last round.
         self._idle_checks: list[str] = []
+        self._num_files = parts.receipt.num_files
 
     async def run(self) -> TurnEnd:
         """To the end of the turn. Raises ProviderError and StoreError; passes cancellation on."""
@@ -128,13 +132,13 @@ class TurnLoop:
             receipt = self._parts.receipt
             files, receipt.files_note = await self._parts.dispatcher.changes.end()
             receipt.add_files(files)
-            is_good = end is not None and end.outcome is TurnOutcome.SUCCESS and not receipt.files_note
-            await self._remark(files, is_good=is_good)
+            await self._remark(files, None if end is None else end.outcome)
 
-    async def _remark(self, files: Sequence[str], *, is_good: bool) -> None:
+    async def _remark(self, files: Sequence[str], outcome: TurnOutcome | None) -> None:
         """What k3agent itself has noticed, for people; the model is not told."""
         parts = self._parts
         messages = parts.transcript.messages
+        is_good = outcome is TurnOutcome.SUCCESS and not parts.receipt.files_note
         answer = messages[-1].text if is_good and messages else ""
         prompt = next((one.text for one in reversed(messages) if one.origin is Origin.HUMAN), "")
         rows = parts.calls(self._turn)
@@ -143,7 +147,15 @@ class TurnLoop:
         parts.receipt.last_test_run = line
         # Where k3agent has made checks of its own, they say how it stands.
         tests = None if parts.checks else run
-        found = await parts.dispatcher.remarks.at_end(files, rows, prompt, answer, tests)
+        remarks = parts.dispatcher.remarks
+        found = await remarks.at_end(files, rows, prompt, answer, tests)
+        same = await remarks.put_back(None if parts.receipt.files_note else files, rows)
+        parts.receipt.drop_files(same, self._num_files)
+        if outcome is TurnOutcome.CHECKS_FAILED or is_bad(found):
+            changed = {*files, *(path for row in rows for path in row.files)} - same
+            step = parts.step_of_turn(self._turn, [(parts.cwd / path).resolve() for path in changed])
+            if step is not None:
+                found.append(takes_back(step, parts.session_id))
         for remark in (*(Remark("tests", "none", idle) for idle in self._idle_checks), *found):
             text = parts.mask(remark.text)
             parts.receipt.remarks.append({"kind": remark.kind, "text": text})

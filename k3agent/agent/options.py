@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -260,6 +260,15 @@ class Receipt:
     def add_files(self, files: tuple[str, ...]) -> None:
         for known in (self.files_changed, self.latest_files):
             known.extend(path for path in files if path not in known)
+
+    @property
+    def num_files(self) -> tuple[int, int]:
+        return len(self.files_changed), len(self.latest_files)
+
+    def drop_files(self, files: Collection[str], since: tuple[int, int]) -> None:
+        """Those that came after `num_files` was `since` and are as they were then."""
+        for known, start in zip((self.files_changed, self.latest_files), since, strict=True):
+            known[start:] = [path for path in known[start:] if path not in files]
 
     def begin_prompt(self) -> None:
         """Forget what is told of the newest prompt only."""

@@ -10,9 +10,10 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from k3agent.agent.changes import GONE, sign_of
 from k3agent.agent.permissions import Territory
 from k3agent.agent.testruns import SuiteRun, runs_tests
 from k3agent.safety.paths import exists
@@ -84,8 +85,8 @@ _CODE = re.compile(r"(?s)```.*?(?:```|\Z)")
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """`kind`: broken or undefined (a file), unfounded (the answer) or tests (their last run); `subject`: the
-    file, the words, or how the run came out.
+    """`kind`: broken or undefined (a file), unfounded (the answer), tests (their last run) or undo (how to
+    take the turn back); `subject`: the file, the words, how the run came out, or the step.
     """
 
     kind: str
@@ -100,21 +101,31 @@ class Remark:
 @dataclass(frozen=True, slots=True)
 class _Start:
     """A file when the turn first touched it: whether it parsed, and the names that nothing defined in it;
-    None: that could not be told.
+    None: that could not be told. `sign` stands for what it held, "" where that is not known; `is_first`: no
+    command had changed it.
     """
 
     parsed: bool | None = None
     undefined: frozenset[str] | None = None
+    sign: str = ""
+    is_first: bool = False
 
 
 class Remarks:
     """Of one turn in the folder `cwd`. `text_before` gives what a file held before the first command of the
-    turn, "" where it was not there, None where that is not known; it may block.
+    turn, "" where it was not there, None where that is not known; it may block. `is_as_before`: whether no
+    command has changed it in the turn, as far as that is known.
     """
 
-    def __init__(self, cwd: Path, text_before: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        cwd: Path,
+        text_before: Callable[[str], str | None],
+        is_as_before: Callable[[Path], bool] = lambda path: False,
+    ) -> None:
         self._cwd = cwd
         self._text_before = text_before
+        self._is_as_before = is_as_before
         self._starts: dict[Path, _Start] = {}
 
     async def before(self, paths: Sequence[Path]) -> None:
@@ -125,7 +136,8 @@ class Remarks:
 
     def _look(self, paths: Iterable[Path]) -> None:
         for path in paths:
-            self._starts[path] = self._start(path.name, _text(path))
+            found = self._start(path.name, _text(path))
+            self._starts[path] = replace(found, sign=_sign(path), is_first=self._is_as_before(path))
 
     def _start(self, name: str, text: str | None) -> _Start:
         if text is None:
@@ -162,6 +174,25 @@ class Remarks:
                 found.append(Remark("unfounded", claim, text))
         if tests is not None and tests.warning and answer and not asks(prompt):
             found.append(Remark("tests", tests.outcome, tests.warning))
+        return found
+
+    async def put_back(self, commanded: Sequence[str] | None, rows: Sequence[CallRow]) -> set[str]:
+        """Files of edits that are again what they were before the turn. `commanded`: what changed since the
+        first command, None where that cannot be told.
+        """
+        names = dict.fromkeys(path for row in rows for path in row.files)
+        return await asyncio.to_thread(self._unchanged, list(names), commanded)
+
+    def _unchanged(self, names: Sequence[str], commanded: Sequence[str] | None) -> set[str]:
+        found: set[str] = set()
+        for name in names:
+            path = (self._cwd / name).resolve()
+            start = self._starts.get(path)
+            if start is None or not start.sign or start.sign != _sign(path):
+                continue
+            # A command may have changed it before an edit did.
+            if start.is_first or (commanded is not None and name not in commanded):
+                found.add(name)
         return found
 
     def _damaged(self, names: Sequence[str]) -> list[Remark]:
@@ -216,6 +247,27 @@ def _undefined(name: str, text: str) -> dict[str, int] | None:
     from k3agent.tools.support.names import undefined  # lazy: with the tools, which are loaded by now
 
     return undefined(text)
+
+
+def _sign(path: Path) -> str:
+    """What stands for the content; "" where it cannot be read, or is no file."""
+    sign, _ = sign_of(path, MAX_BYTES)
+    if sign == "no file" or (sign.startswith("unread") and sign != GONE):
+        return ""
+    return sign
+
+
+def takes_back(step: int, session_id: str) -> Remark:
+    """How the user takes back a turn that ended badly."""
+    text = f"To take back all of this turn: k3agent undo --session {session_id} --to {step}"
+    return Remark("undo", str(step), text)
+
+
+def is_bad(found: Sequence[Remark]) -> bool:
+    """Whether the files are likely worse than before."""
+    return any(
+        one.kind in ("broken", "undefined") or (one.kind, one.subject) == ("tests", "failed") for one in found
+    )
 
 
 def asks(prompt: str) -> bool:

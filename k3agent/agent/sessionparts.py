@@ -32,6 +32,7 @@ from k3agent.agent.taskplan import SubagentParts
 from k3agent.agent.tasks import load_todo
 from k3agent.agent.transcript import Transcript
 from k3agent.agent.turns import TurnRunner, TurnTime
+from k3agent.agent.undo import step_of_turn
 from k3agent.providers.base import ModelClient, ModelInfo
 from k3agent.safety.environment import child_environ
 from k3agent.store import blobs
@@ -238,6 +239,7 @@ class SessionParts(SessionView):
             emitter=self._emitter,
             receipt=self.receipt,
             profile=self.info.profile,
+            session_id=self.id,
             cwd=self._cwd,
             child_environ=self._environ,
             sandboxed=building.sandboxing(self._tool_ctx),
@@ -249,6 +251,7 @@ class SessionParts(SessionView):
             restore_notices=lambda: restore_notices(self._store, self.id),
             folder_instructions=self._nested.take,
             calls=lambda turn: self._store.calls(self.id, turn=turn),
+            step_of_turn=lambda turn, files: step_of_turn(self._store.snapshots(self.id), turn, files),
             late_tools=lambda: foreign.late_tools(
                 self._options.fleet, self._context, self._transcript.messages
             ),

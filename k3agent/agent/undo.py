@@ -7,6 +7,7 @@ Killed in the middle, it is made again and ends the same.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -91,6 +92,22 @@ class Outcome:
 
     seq: int
     failures: dict[str, str] = field(default_factory=dict)
+
+
+def step_of_turn(rows: Sequence[SnapshotRow], turn: int, files: Collection[Path]) -> int | None:
+    """The step to go back to in order to take back what a turn did to these files (absolute paths): the first
+    of the turn before which the files were not as after it. None where none of them was saved.
+    """
+    found: int | None = None
+    for row, later in itertools.zip_longest(rows, rows[1:]):
+        if row.turn != turn or row.kind is not SnapshotKind.CALL:
+            continue
+        if not any(path.is_relative_to(root) for path in files for root in row.commits):
+            continue
+        found = row.seq
+        if later is None or row.commits != later.commits:
+            break
+    return found
 
 
 class Undo:

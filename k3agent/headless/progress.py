@@ -59,6 +59,8 @@ class Progress:
         self._reading = ""
         # What is wrong with the last test run, said at the end: behind an answer that may claim otherwise.
         self._untested = ""
+        # How to take back a turn that ended badly.
+        self._way_back = ""
 
     def line(self, text: str, style: str = "") -> None:
         self._end_line()
@@ -103,6 +105,8 @@ class Progress:
                 )
             case Noticed(data={"remark": "tests"}):
                 self._untested = event.text
+            case Noticed(data={"remark": "undo"}):
+                self._way_back = event.text
             case Noticed():
                 self.line(event.text, "yellow" if event.level == "warning" else "dim")
             case Compacted():
@@ -148,9 +152,9 @@ class Progress:
             self.line(f"? {asked['question']} ({taken})", "yellow")
         if receipt.files_note and not end.report:
             self.line(f"what commands changed cannot be told: {receipt.files_note}", "yellow")
-        failed = self._untested or failed_command(receipt)
-        if failed and not end.report:
-            self.line(failed, "yellow")
+        failed = "" if end.report else self._untested or failed_command(receipt)
+        for text in filter(None, (failed, self._way_back)):
+            self.line(text, "yellow")
         is_resumable = end.outcome not in {TurnOutcome.SUCCESS, TurnOutcome.CONTEXT}
         is_resumable = is_resumable and end.exit_code not in {ExitCode.OK, ExitCode.USAGE}
         if is_resumable and end.session_id not in end.report:
@@ -182,7 +186,7 @@ class Progress:
     def _note_waiting(self, event: AnyEvent) -> None:
         match event:
             case MessageAdded(message=message) if message.role is not Role.ASSISTANT:
-                self._untested = ""
+                self._untested = self._way_back = ""
                 self._wait_for("waiting for the model")
             case Retrying():
                 self._wait_for("waiting for the model again")

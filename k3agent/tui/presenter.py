@@ -208,6 +208,8 @@ class Presenter:
                 said = "\n".join(telling_lines(event.output, _CHECK_LINES))
                 text = f"check failed ({event.exit_code}): {event.command}\n{said}"
                 self.add(NoticeBlock(text, "error"))
+            case Noticed(data={"remark": "undo"}):
+                self.add(NoticeBlock("To take back all of this turn: /undo", event.level))
             case Noticed():
                 self.add(NoticeBlock(event.text, event.level))
 

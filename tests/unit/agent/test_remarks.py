@@ -219,11 +219,11 @@ async def test_in_a_turn(tmp_path: Path) -> None:
     ]  # fmt: skip
     run = await start(tmp_path, answers)
     await run.session.submit("make a.py")
-    assert [one["kind"] for one in run.session.receipt.remarks] == ["broken"]
+    assert [one["kind"] for one in run.session.receipt.remarks] == ["broken", "undo"]
     await run.session.submit("update the readme")
-    assert [one["kind"] for one in run.session.receipt.remarks] == ["broken", "unfounded"]
+    assert [one["kind"] for one in run.session.receipt.remarks] == ["broken", "undo", "unfounded"]
     told = [one.text for one in run.of(Noticed) if one.data and "remark" in one.data]
-    assert "a.py does not parse any more" in told[0] and "Updated the README" in told[1]
+    assert "a.py does not parse any more" in told[0] and "Updated the README" in told[2]
     # For people only: the model hears nothing of it.
     assert not any("any more" in one.text for one in run.session.messages)
     await run.session.aclose()
@@ -252,7 +252,7 @@ async def test_a_command_that_breaks_a_committed_file(tmp_path: Path) -> None:
     answers = [step(call("shell", command="echo 'x = (' > a.py")), Step(text="ok")]
     run = await start(tmp_path, answers)
     await run.session.submit("break it")
-    assert [one["kind"] for one in run.session.receipt.remarks] == ["broken"]
+    assert [one["kind"] for one in run.session.receipt.remarks] == ["broken", "undo"]
     await run.session.aclose()
 
 

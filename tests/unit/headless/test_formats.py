@@ -144,6 +144,16 @@ def test_progress_shows_diffs_in_color_and_errors() -> None:
     assert any("--resume s" in line for line in out)
 
 
+def test_the_way_back_comes_last() -> None:
+    out: list[str] = []
+    progress = Progress(out.append, has_color=False)
+    for kind, text in (("undo", "To take it back"), ("tests", "The last test run failed")):
+        progress.event(Noticed(**HEAD, level="warning", text=text, data={"remark": kind, "subject": ""}))
+    assert out == []
+    progress.ended(end())
+    assert out[-2:] == ["The last test run failed\n", "To take it back\n"]
+
+
 def test_a_terminal_gets_no_answer_that_it_would_obey() -> None:
     written: list[str] = []
     end = End(

@@ -54,6 +54,19 @@ async def test_an_answer_is_shown_and_reasoning_folds(tmp_path: Path) -> None:
         assert "$" in screen.rows[-1] and "scripted" in screen.rows[-1]
 
 
+async def test_a_turn_that_ends_badly_names_the_command_that_takes_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    answers = [step(call("write", path="a.py", content="x = (\n")), Step(text="Made it.")]
+    async with running(tmp_path, answers) as screen:
+        await screen.submit("make it")
+        await screen.until("May write do this?")
+        await screen.answer("y")
+        await screen.until("To take back all of this turn: /undo")
+        assert "a.py does not parse any more" in screen.shown and "k3agent undo" not in screen.shown
+
+
 async def test_the_meter_tells_when_the_context_is_made_short(tmp_path: Path) -> None:
     answers = [Step(text="One.")]
     async with running(tmp_path, answers, size=(140, 40)) as screen:
