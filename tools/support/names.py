@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 MAX_CHARS = 200_000
-# What hosts of configuration files, notebooks and translations put there.
-GIVEN = frozenset({"_", "get_config", "get_ipython", "reveal_type", "reveal_locals"})
+# What packages, and hosts of configuration files, notebooks and translations put there.
+GIVEN = frozenset({"_", "__path__", "get_config", "get_ipython", "reveal_type", "reveal_locals"})
 # Names that come into being while it runs.
 _MADE = re.compile(r"\b(?:globals|locals|vars)\(\)\s*(?:\[|\.|\|)|\bexec\(|\bbuiltins\b")
 

@@ -47,7 +47,7 @@ async def told(tmp_path: Path, before: Mapping[str, str], after: Mapping[str, st
         ("def f(name):\n    return name\n\ndef g():\n    return name\n", {"name": 5}),
         ("from os.path import *\nprint(join)\n", {}),
         ("try:\n    unicode\nexcept NameError:\n    unicode = str\n", {}),
-        ("print(_('a'), __file__, len([x for x in 'ab']))\n", {}),
+        ("print(_('a'), __file__, __path__, len([x for x in 'ab']))\n", {}),
         ("globals()['a'] = 1\nprint(a)\n", None),
         ("x = (", None),
         ("x\n" * MAX_CHARS, None),
