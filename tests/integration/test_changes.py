@@ -148,6 +148,15 @@ async def test_the_agents_own_data_is_no_change(folder: Path) -> None:
 
 
 async def test_a_turn_reports_what_its_commands_changed(tmp_path: Path) -> None:
+    run = await start(tmp_path, [step(call("shell", command="mv w.txt v.txt")), DONE])
+    (run.workspace / "w.txt").write_text("x")
+    await run.session.submit("go")
+    assert sorted(run.session.receipt.files_changed) == ["v.txt", "w.txt"]
+    assert run.session.receipt.files_note == ""
+    await run.session.aclose()
+
+
+async def test_a_file_that_only_the_turn_itself_had_is_not_reported(tmp_path: Path) -> None:
     answers = [
         step(call("write", path="w.txt", content="x")),
         step(call("shell", command="mv w.txt v.txt")),
@@ -155,8 +164,7 @@ async def test_a_turn_reports_what_its_commands_changed(tmp_path: Path) -> None:
     ]
     run = await start(tmp_path, answers)
     await run.session.submit("go")
-    assert sorted(run.session.receipt.files_changed) == ["v.txt", "w.txt"]
-    assert run.session.receipt.files_note == ""
+    assert run.session.receipt.files_changed == ["v.txt"]
     await run.session.aclose()
 
 
