@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from k3agent.backend.training.episodes.mutate import RULES
+from k3agent.backend.training.episodes.mutate import KEY, RULES
 
 EVIDENT = re.compile(
     r"^(E +)?((NameError|AttributeError|SyntaxError|IndentationError|UnboundLocalError|ImportError"
@@ -14,7 +14,6 @@ EVIDENT = re.compile(
 """Errors that name their cause: nothing to search for."""
 _NUMBER = re.compile(r"(?<![\w.'\"])\d+(?![\w.'\"])")
 _NAME = re.compile(r"(?<![\w.'\"])[a-z_]\w*\b(?!['\"(])")
-_KEY = re.compile(r"\[(['\"])(\w+)\1\]")
 _BOUND = re.compile(r"\b([a-z_]\w*)(?: [-+*/]?= |, [a-z_]\w* in\b| in\b)")
 _STATEMENT = re.compile(
     r"(return|raise|for|if|else|elif|with|try|except|pass|break|continue|del)\b|.* [-+*/]?= |.*\.\w+\(.*\)$"
@@ -94,7 +93,7 @@ def _changes(text: str, names: dict[str, float], keys: list[str]) -> Iterator[tu
         if match.group() in names and not text[match.end() :].startswith((" = ", " += ", " in ")):
             for other, weight in names.items():
                 yield *match.span(), other, weight
-    for match in _KEY.finditer(text):
+    for match in KEY.finditer(text):
         for other in keys:
             yield *match.span(2), other, 0.8
 
@@ -155,7 +154,7 @@ def candidates_for(rows: list[tuple[int, str]], line: int) -> list[Candidate]:
     names = {name: 0.35 for name in sorted(bound - _NOT_NAMES - {"self", "cls"})}
     # A parameter that nothing uses is the best hint there is.
     names |= {name: 1.5 for name in params if name in names and not re.search(rf"\b{name}\b", code)}
-    keys = sorted({key for _, key in _KEY.findall(code)})
+    keys = sorted({key for _, key in KEY.findall(code)})
     found: list[Candidate] = []
     for number, text in body:
         lines = _of_line(text, names, keys)

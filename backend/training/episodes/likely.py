@@ -6,7 +6,8 @@ import random
 import re
 
 from k3agent.backend.training.episodes.concepts import Func
-from k3agent.backend.training.episodes.mutate import LOOP_SAFE, Bug, multiplies_other
+from k3agent.backend.training.episodes.mutate import KEY, LOOP_SAFE, Bug, multiplies_other
+from k3agent.backend.training.episodes.slips import applied
 
 _SIGNS: tuple[tuple[str, str, float], ...] = (
     (r" \+ ", " - ", 2.5),
@@ -41,7 +42,6 @@ _SIGNS: tuple[tuple[str, str, float], ...] = (
 """What is exchanged, and how likely it is."""
 _NAME = re.compile(r"(?<![\w.'\"{])(?:self\.)?[a-z_]\w*\b(?!['\"(=])")
 _BOUND = re.compile(r"(?<![\w.])((?:self\.)?[a-z_]\w*)(?= [-+*/]?= |, [a-z_]\w* in\b| in\b|\[|\.\w+\()")
-_KEY = re.compile(r"\[(['\"])(\w+)\1\]")
 _KEEP = frozenset(
     "and or not in is if elif else for return while self cls lambda None True False yield".split()  # noqa: SIM905
 )
@@ -54,7 +54,7 @@ def likely(func: Func, rng: random.Random) -> list[Bug]:
     text = "\n".join(func.body)
     is_looping = "while " in text
     names = sorted({*func.params, *_BOUND.findall(text)} - _KEEP)
-    keys = sorted({key for _, key in _KEY.findall(text)})
+    keys = sorted({key for _, key in KEY.findall(text)})
     found: list[tuple[float, Bug]] = []
     for index, line in enumerate(func.body):
         row = line.strip()
@@ -76,9 +76,9 @@ def _slips(line: str, names: list[str], keys: list[str], rng: random.Random) -> 
     """What could stand there instead of a line, and how likely that is."""
     found: list[tuple[str, float]] = []
     for pattern, new, weight in _SIGNS:
-        if matches := list(re.finditer(pattern, line)):
-            match = rng.choice(matches)
-            found.append((line[: match.start()] + match.expand(new) + line[match.end() :], weight))
+        wrong = applied(pattern, new, line, rng)
+        if wrong is not None:
+            found.append((wrong, weight))
     used = [match for match in _NAME.finditer(line) if match.group() in names]
     used = [match for match in used if not re.match(r" ([-+*/]?=|in) ", line[match.end() :])]
     for match in rng.sample(used, min(2, len(used))):
@@ -87,7 +87,7 @@ def _slips(line: str, names: list[str], keys: list[str], rng: random.Random) -> 
         if others:
             other = rng.choice(others)
             found.append((line[: match.start()] + other + line[match.end() :], NAMES / 2))
-    for match in _KEY.finditer(line):
+    for match in KEY.finditer(line):
         if others := [key for key in keys if key != match[2]]:
             found.append((line[: match.start(2)] + rng.choice(others) + line[match.end(2) :], KEYS))
     return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from k3agent.backend.training.episodes.concepts import Func, copy_value
-from k3agent.backend.training.episodes.slips import Around, slips
+from k3agent.backend.training.episodes.slips import Around, applied, slips
 
 Rule = tuple[str, str]
 RULES: tuple[Rule, ...] = (
@@ -203,6 +203,8 @@ MAX_STEPS = 20_000
 ENDLESS = "TooManySteps"
 LOST = 0.3
 """Of the lost returns, those that stay."""
+KEY = re.compile(r"\[(['\"])(\w+)\1\]")
+"""A key in quotes that something is looked into by."""
 LOOP_SAFE = re.compile(r"^\s*(return\b|result =|total =)")
 
 
@@ -228,10 +230,8 @@ def candidates(func: Func, rng: random.Random) -> list[Bug]:
         if (has_while and not LOOP_SAFE.match(line)) or line.strip()[:1] in ("", "#"):
             continue
         for pattern, new in RULES:
-            matches = list(re.finditer(pattern, line))
-            if matches:
-                match = rng.choice(matches)
-                wrong = line[: match.start()] + match.expand(new) + line[match.end() :]
+            wrong = applied(pattern, new, line, rng)
+            if wrong is not None:
                 found.append(Bug(index, line, wrong))
         found += [Bug(index, line, wrong) for wrong in slips(line, rng, around)]
         for number in re.finditer(r"(?<![\w.])\d+(?![\w.])", line):

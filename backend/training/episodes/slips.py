@@ -203,14 +203,19 @@ def name_typo(name: str, rng: random.Random) -> str:
     return typo(name, rng)
 
 
+def applied(pattern: str, new: str, line: str, rng: random.Random) -> str | None:
+    """A line with a rule applied at one of its places; None where it has none."""
+    matches = list(re.finditer(pattern, line))
+    if not matches:
+        return None
+    match = rng.choice(matches)
+    return line[: match.start()] + match.expand(new) + line[match.end() :]
+
+
 def slips(line: str, rng: random.Random, around: Around) -> list[str]:
     """What could stand there instead of a line: each rule once, at one of its places."""
-    found: list[str] = []
-    for pattern, new in RULES:
-        matches = list(re.finditer(pattern, line))
-        if matches:
-            match = rng.choice(matches)
-            found.append(line[: match.start()] + match.expand(new) + line[match.end() :])
+    changed = (applied(pattern, new, line, rng) for pattern, new in RULES)
+    found = [item for item in changed if item is not None]
     for pattern, options in (
         (r"\bself\.(\w+)\b(?!\()", around.attributes),
         (r"['\"](\w+)['\"]", around.keys),
