@@ -1,8 +1,8 @@
 """Step `reduce`: sums over ranks as a decode and a prefill of K3 need them, by NCCL and by kernels of torch
-that read the other cards' memory.
+that read the other cards' memory; called one after the other, and from a CUDA graph.
 
 The kernels are those of symmetric memory that copy between two cards; the ones that let the switch add
-(multicast) stay off, see `parallel/groups.py`. Times are of a run of calls one after the other.
+(multicast) stay off, see `parallel/groups.py`.
 """
 
 import argparse
@@ -24,6 +24,8 @@ KERNELS = ("one_shot_all_reduce", "two_shot_all_reduce_")
 MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 REPEATS, SECONDS = 200, 0.5
 """A measurement is so many calls, fewer when a call takes long."""
+IN_A_GRAPH, MOST_IN_A_GRAPH = 56, 32
+"""Calls that a graph holds, about those of the stand-in's step, and the most tokens of such a step."""
 
 Timed = Callable[[Tensor], Tensor]
 
@@ -47,6 +49,21 @@ def time_us(call: Timed, x: Tensor, comm: GroupComm) -> float:
     return -comm.least(round(-mine * 100)) / 100
 
 
+def time_in_graph_us(call: Timed, x: Tensor, comm: GroupComm) -> float:
+    """Microseconds of one call in a CUDA graph of many, the slowest rank's."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for _ in range(IN_A_GRAPH):
+            call(x)
+    comm.least(0)  # all have theirs before anybody replays
+
+    def replay(value: Tensor) -> Tensor:
+        graph.replay()
+        return value
+
+    return time_us(replay, x, comm) / IN_A_GRAPH
+
+
 def _settle(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -58,6 +75,15 @@ def shown(us: float, x: Tensor, world: int) -> str:
     return f"{us:.1f} µs, {moved / us / 1e3:.2f} GB/s"
 
 
+def add_in_graph(call: Timed, x: Tensor, comm: GroupComm, name: str, table: results.Table | None) -> None:
+    """A row of the same in a graph, where a step of so many tokens has one."""
+    if x.device.type != "cuda" or x.numel() > MOST_IN_A_GRAPH * WIDTH:
+        return
+    us = time_in_graph_us(call, x, comm)
+    if table is not None:
+        table.add(f"{name}, in a graph", _name(comm), shown(us, x, comm.world))
+
+
 def by_library(comm: GroupComm, device: torch.device, table: results.Table | None) -> dict[int, float]:
     """NCCL or gloo; microseconds by number of tokens."""
     name, found = "gloo" if device.type == "cpu" else "NCCL", dict[int, float]()
@@ -65,11 +91,13 @@ def by_library(comm: GroupComm, device: torch.device, table: results.Table | Non
         x = torch.ones(tokens, WIDTH, dtype=torch.bfloat16, device=device) / 1024
         is_sum = bool((comm.all_reduce(x.clone()) == x * comm.world).all())
         # repeated sums of a tensor grow; zeros do not
-        found[tokens] = time_us(comm.all_reduce, torch.zeros_like(x), comm)
+        found[tokens], what = (
+            time_us(comm.all_reduce, torch.zeros_like(x), comm),
+            f"{name}, {tokens} x {WIDTH} bf16",
+        )
         if table is not None:
-            table.add(
-                f"{name}, {tokens} x {WIDTH} bf16", _name(comm), shown(found[tokens], x, comm.world), is_sum
-            )
+            table.add(what, _name(comm), shown(found[tokens], x, comm.world), is_sum)
+        add_in_graph(comm.all_reduce, torch.zeros_like(x), comm, what, table)
     return found
 
 
@@ -107,10 +135,11 @@ def by_symmetric_memory(
             is_sum = bool((call(x) == comm.world / 1024).all())
             comm.least(0)
             x.zero_()
-            us = time_us(call, x, comm)
+            us, what = time_us(call, x, comm), f"{name}, {tokens} x {WIDTH} bf16"
             if table is not None:
                 value = f"{shown(us, x, comm.world)}, {beside[tokens] / us:.2f} times NCCL's rate"
-                table.add(f"{name}, {tokens} x {WIDTH} bf16", _name(comm), value, is_sum)
+                table.add(what, _name(comm), value, is_sum)
+            add_in_graph(call, x, comm, what, table)
 
 
 def _name(comm: GroupComm) -> str:
