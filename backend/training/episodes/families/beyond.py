@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.session import Plan
+from k3agent.backend.training.episodes.session import Check, Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Something it cannot do: in words, a word that its refusal must hold, and what it can do instead."""
+    """Something it cannot do: in words, a word that names it, and what it can do instead."""
 
     what: str
     key: str
@@ -88,6 +88,11 @@ LIMITS: dict[str, Limit] = {
 """By the last part of the goal's name; the first part is `cannot`."""
 
 
+def refuses(limit: Limit) -> Check:
+    """Nothing touched, and a no that names what it cannot do, or what it can, or that the text is nowhere."""
+    return checks.any_of(checks.declines(limit.key), checks.declines("I can "), checks.declines("nowhere"))
+
+
 def _register(kind: str, limit: Limit) -> None:
     who = "I am nano, a small model for small tasks"
     answer = f"I cannot {limit.what}: {who}. {limit.instead}. Nothing was changed."
@@ -101,9 +106,7 @@ def _register(kind: str, limit: Limit) -> None:
         think = f"They want me to {limit.what}. That is beyond what I can do. Say so and what I can."
         if kind in ("online", "media", "know"):
             think = f"For that I would have to {limit.what}. I cannot. Say so and what I can."
-        return Plan(
-            f"cannot_{kind}", "refuse", slots, lambda session: (think, answer), checks.declines(limit.key)
-        )
+        return Plan(f"cannot_{kind}", "refuse", slots, lambda session: (think, answer), refuses(limit))
 
     goal(f"cannot_{kind}", "refuse", 0.4)(make)
 
