@@ -178,10 +178,10 @@ def _add_engine_flags(group: "argparse._ArgumentGroup") -> None:
     )
     add(
         "--graphs",
-        choices=["auto", "off", "padded", "ranks"],
+        choices=["auto", "off", "padded"],
         default="auto",
-        help="run short passes as CUDA graphs; auto: with one rank; ranks: with several, too; padded: at the"
-        " same fixed shapes, without graphs (default: auto)",
+        help="run short passes as CUDA graphs; auto: on GPUs, with one rank or several, where all kernels"
+        " allow it; padded: at the same fixed shapes, without graphs (default: auto)",
     )
     add("--no-grammar", action="store_true", help="do not force well-formed markup")
 

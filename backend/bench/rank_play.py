@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--expert-parallel", type=int, default=1)
     add("--device", default="cpu")
     add("--dtype", default="float64")
-    add("--graphs", choices=["off", "padded", "ranks"], default="off")
+    add("--graphs", choices=["auto", "off", "padded"], default="off")
     add("--disk", required=True, help="an empty folder for the disk cache")
     options = parser.parse_args(argv)
     settings = EngineSettings(

@@ -93,7 +93,7 @@ def running(layout: Layout, model_dir: str, device: str, plan: Plan) -> Iterator
         cache_bytes=plan.cache_bytes,
         max_model_len=plan.max_model_len,
         max_running=max(plan.users),
-        graphs="ranks" if layout.has_graphs else "off",
+        graphs="auto" if layout.has_graphs else "off",
         speculation="off",
         tensor_parallel=layout.ranks,
         expert_parallel=layout.dealt,

@@ -148,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
     add("name", choices=list(standins.STANDINS))
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--kernels", choices=CHOICES, default="auto")
-    add("--graphs", choices=["auto", "off", "padded", "ranks"], default="auto")
+    add("--graphs", choices=["auto", "off", "padded"], default="auto")
     add("--chunk", type=int, default=4096, help="tokens of a prefill pass, and the grid (default: 4096)")
     add("--parts", default=",".join(PARTS), help=f"what to measure (default: {','.join(PARTS)})")
     add("--points", type=int, help="random points of the exactness check (default: 100)")

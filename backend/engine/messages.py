@@ -48,9 +48,9 @@ Speculation = Literal["auto", "off", "prompt-lookup"]
 """Guess what follows from the sequence's own text and check the guess in one pass; `auto`: where faster."""
 
 
-Graphs = Literal["auto", "off", "padded", "ranks"]
-"""Short passes at fixed shapes: `auto`: captured in CUDA graphs where all kernels allow that, on one rank;
-`ranks`: on several, too; `padded`: the same shapes anywhere, without capture."""
+Graphs = Literal["auto", "off", "padded"]
+"""Short passes at fixed shapes: `auto`: captured in CUDA graphs where all kernels and sums over ranks allow
+that; `padded`: the same shapes anywhere, without capture."""
 
 
 Kernels = Literal["auto", "triton", "reference"]

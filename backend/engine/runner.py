@@ -270,9 +270,8 @@ def speculates(settings: EngineSettings, config: ModelConfig) -> bool:
 
 
 def captures_graphs(settings: EngineSettings, model: K3ForCausalLM) -> bool:
-    """Are short passes captured in graphs? Where one can hold them; on several ranks when told."""
-    wanted = ("ranks",) if is_ranked(settings) else ("auto", "ranks")
-    return settings.graphs in wanted and model.device.type == "cuda" and model.is_capturable
+    """Are short passes captured in graphs? Unless told otherwise, where graphs can hold them."""
+    return settings.graphs == "auto" and model.device.type == "cuda" and model.is_capturable
 
 
 def set_threads(settings: EngineSettings, config: ModelConfig) -> None:

@@ -106,15 +106,16 @@ def test_answers_with_graphs_must_be_those_without_and_have_used_them(tmp_path: 
     )
 
 
-def test_models_that_differ_in_their_numbers_alone_count_once(tmp_path: Path) -> None:
-    for name, dtype in (("tiny", "float32"), ("tiny-float64", "float64")):
-        write_tiny_k3(tmp_path / name, vocab_size=199)
+def test_models_that_differ_in_numbers_or_eyes_alone_count_once(tmp_path: Path) -> None:
+    for name, dtype in (("tiny", "float32"), ("tiny-blind", "float32"), ("tiny-float64", "float64")):
+        write_tiny_k3(tmp_path / name, vocab_size=199, vision=None if name == "tiny-blind" else 198)
         raw = json.loads((tmp_path / name / "config.json").read_text())
         raw.get("text_config", raw)["dtype"] = dtype
+        raw["media_placeholder_token_id"] = 198
         (tmp_path / name / "config.json").write_text(json.dumps(raw))
     found = rank_graphs.jobs(tmp_path, tmp_path / "work", 2)
     assert [(job.name, job.dealt, job.graphs) for job in found] == [
-        ("tiny", dealt, graphs) for dealt in (1, 2) for graphs in ("padded", "ranks")
+        ("tiny", dealt, graphs) for dealt in (1, 2) for graphs in ("padded", "auto")
     ]
 
 

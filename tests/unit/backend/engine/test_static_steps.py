@@ -216,18 +216,20 @@ def test_ranks_end_although_a_graph_cannot_be_given_up(
     assert ranks.is_closed
 
 
-def test_several_ranks_capture_only_when_told(runners: tuple[Runner, Runner], tiny_dir: Path) -> None:
+def test_several_ranks_capture_like_one(runners: tuple[Runner, Runner], tiny_dir: Path) -> None:
     class OnGpu:
         device, is_capturable = torch.device("cuda"), True
 
     def captures(**more: Any) -> bool:
         return captures_graphs(settings_of(tiny_dir, **more), OnGpu())  # pyright: ignore[reportArgumentType]
 
-    assert captures(graphs="auto") and captures(graphs="ranks")
-    assert not captures(graphs="padded") and not captures(graphs="off")
-    assert not captures(graphs="auto", tensor_parallel=2) and captures(graphs="ranks", tensor_parallel=2)
-    model = runners[0].model
-    assert not captures_graphs(settings_of(tiny_dir, graphs="ranks"), model)
+    for ranks in (1, 2):
+        assert captures(tensor_parallel=ranks) and captures(graphs="auto", tensor_parallel=ranks)
+        assert not captures(graphs="padded", tensor_parallel=ranks)
+        assert not captures(graphs="off", tensor_parallel=ranks)
+    assert not captures_graphs(settings_of(tiny_dir), runners[0].model)
+    OnGpu.is_capturable = False
+    assert not captures(tensor_parallel=2)
 
 
 def test_the_server_hears_how_far_a_start_is(tiny_dir: Path) -> None:
