@@ -148,8 +148,10 @@ def _purpose(view: View, line: int) -> str:
     return ""
 
 
-def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: str = "") -> None:
-    """A first attempt that does not help; nothing is learned from it, only from the way out."""
+def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: str = "") -> Result:
+    """A first attempt that does not help; nothing is learned from it, only from the way out. What the run
+    after it showed.
+    """
     old = broken.wrong.strip()
     for before, after in (
         ("+", "*"),
@@ -176,10 +178,9 @@ def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: 
         line=broken.line,
     )
     if command:
-        session.call("shell", f"Run the check again: {command}", command=command)
-        return
+        return session.call("shell", f"Run it again: {command}", command=command)
     command = PYTEST.replace("python", session.box.machine.python, 1) + STOP
-    session.call("shell", "Run the tests again.", command=command)
+    return session.call("shell", "Run the tests again.", command=command)
 
 
 def reason(failure: Failure) -> str:
