@@ -358,7 +358,7 @@ def fix_script(ctx: Setting) -> Plan | None:
     )
 
 
-@goal("contradiction", "fix", 0.7)
+@goal("contradiction", "fix", 0.4)
 def contradiction(ctx: Setting) -> Plan | None:
     """Two tests want different results of the same call: say so, change nothing."""
     rng = ctx.rng
@@ -400,7 +400,7 @@ def contradiction(ctx: Setting) -> Plan | None:
                 "I cannot tell.", f"`{failure.name}` fails: {failure.error}. I did not find the cause."
             )
         return (
-            "The same call cannot give both. No code can pass; say so.",
+            f"{call} stands twice: {wants[0]!r} and {wants[1]!r}. No code can give both; say so.",
             f"The tests contradict each other in `{found}`: `{lines[0]}` and `{lines[1]}` cannot both hold, "
             f"so no change of `{func.name}` makes them pass. Nothing was changed. Which one is right?",
         )
