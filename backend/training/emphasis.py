@@ -1,8 +1,8 @@
 """Which tokens of an answer count for more: those that decide.
 
 Nearly all of an edit is copied from the file, so a model that copies all of it errs in few tokens and changes
-nothing; and what the first thought of a turn begins with says which task it is, as do the words behind
-"Task 2 of 3:". The loss weighs all these more.
+nothing; few words of the thought before it say why, and in which line; and what the first thought of a turn
+begins with says which task it is, as do the words behind "Task 2 of 3:". The loss weighs all these more.
 """
 
 import json
@@ -16,6 +16,8 @@ from k3agent.backend.training.episodes.session import Message
 
 CHANGE_WEIGHT = 4.0
 """Of the tokens in which an edit's new text differs from its old one, and a thought's `old -> new`."""
+REASON_WEIGHT = 3.0
+"""Of the sentence before "Line 3 has": what decides for an edit there."""
 CHOICE_WEIGHT, CHOICE_TOKENS = 3.0, 10
 """Of the first tokens after a request, and behind the number of a task."""
 _LEAST = 4
@@ -27,6 +29,8 @@ _PART = re.compile(rb"\w+|\s|[^\w\s]")
 _TASK = re.compile(rb"(?:\d+ tasks\. The first|Task \d+ of \d+):")
 _ARROW = re.compile(rb"(\S+) (?:->|becomes) (\S+?)(: no\.)?[:.;]?(?=\s|$)")
 """A change that is announced, or one that is told of as tried in vain."""
+_LINE = re.compile(rb"\b[Ll]ine (\d+)")
+_REASON = re.compile(rb"(?:^|(?<=[.?] ))(?:[^.?]|[.?](?! ))+[.?] (?=Line \d+ has )")
 
 
 def answer_weights(
@@ -50,11 +54,23 @@ def answer_weights(
         first = next(place for place, at in enumerate(ends) if at >= match.end())
         for place in range(first + 1, min(first + 1 + CHOICE_TOKENS, len(weights))):
             weights[place] = CHOICE_WEIGHT
-    for begin, end in _changes(text, edits):
+    spans = [(*span, CHANGE_WEIGHT) for span in _changes(text, edits)]
+    if edits:
+        spans = [*_decisions(text), *spans]
+    for begin, end, weight in spans:
         for place, at in enumerate(ends):
             if at > begin and at - len(pieces[place]) < end:
-                weights[place] = CHANGE_WEIGHT
+                weights[place] = weight
     return weights
+
+
+def _decisions(text: bytes) -> Iterator[tuple[int, int, float]]:
+    """Where the thought before an edit says in which line it is and why: begin, end and weight."""
+    thought = text[: text.find(b"<|close|>")]
+    for match in _REASON.finditer(thought):
+        yield match.start(), match.end(), REASON_WEIGHT
+    for match in _LINE.finditer(thought):
+        yield match.start(1), match.end(1), CHANGE_WEIGHT
 
 
 def _changes(text: bytes, edits: list[dict[str, str]]) -> Iterator[tuple[int, int]]:

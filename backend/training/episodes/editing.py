@@ -1,6 +1,7 @@
 """The oracle's edits: each names what changes; each kind of failure has its own way out and report."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from k3agent.backend.training.episodes.policy import View, open_file
@@ -13,6 +14,8 @@ TWICE = 0.3
 """Of those, the share whose second attempt is wrong too; half of them end there."""
 REPEATED = 0.15
 """Of wrong attempts, the share that is made again word by word, which the agent refuses."""
+ELSEWHERE, REACH = 0.3, 5
+"""Of wrong attempts, the share that is made in another line, and how far from the right one."""
 LONGEST_SAID = 80
 """Signs of a change that is said before the edit."""
 _PART = re.compile(r"'[^'\w]{0,2}\w?'|\"[^\"\w]{0,2}\w?\"|\d[\d.]*\.\d+|\w+|\s+|[<>=!+*/%-]{2}|[^\w\s]")
@@ -147,11 +150,15 @@ def edit_text(
 
 def _after_slip(session: Session, args: dict[str, Any], think: str) -> Result:
     """One or two wrong attempts, each looked into; then the right one, or the report that it failed."""
-    wrong = _wrong(session, args)
-    result = session.call("edit", think, learn=False, **wrong)
+    elsewhere = _elsewhere(session, args) if session.rng.random() < ELSEWHERE else None
+    if elsewhere is None:
+        wrong, first = _wrong(session, args), think
+    else:
+        wrong, first = elsewhere, _misplaced(think, args, elsewhere)
+    result = session.call("edit", first, learn=False, **wrong)
     if session.rng.random() < REPEATED:
-        result = session.call("edit", think, learn=False, **wrong)
-    think = _look(session, args, result)
+        result = session.call("edit", first, learn=False, **wrong)
+    think = _look(session, args, result) if elsewhere is None else _back(session, args, wrong, result)
     if session.rng.random() < TWICE:
         result = session.call("edit", think, learn=False, **_wrong(session, args))
         if session.rng.random() < 0.5:
@@ -168,6 +175,36 @@ def _wrong(session: Session, args: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a wrong attempt: a text that is not in the file, or old and new the same."""
     is_same = session.rng.random() < 0.5
     return {**args, **({"new": args["old"]} if is_same else {"old": damage(session, args["old"])})}
+
+
+def _elsewhere(session: Session, args: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments of an edit in a line nearby that does not hold what is to change: it changes nothing."""
+    number, before = args.get("line", 0), changed_part(args["old"], args["new"])[0]
+    if not number or not before:
+        return None
+    rows = (Path(session.box.workspace.root) / args["path"]).read_text("utf-8", "replace").split("\n")
+    near = range(max(1, number - REACH), min(len(rows), number + REACH) + 1)
+    others = [n for n in near if n != number and before not in rows[n - 1] and len(rows[n - 1].strip()) > 7]
+    if not others or args["old"] not in rows[number - 1]:
+        return None
+    other = session.rng.choice(others)
+    text = rows[other - 1].strip()
+    return {**args, "old": text, "new": text, "line": other}
+
+
+def _misplaced(think: str, args: dict[str, Any], wrong: dict[str, Any]) -> str:
+    """The thought before an edit as it would be of the wrong line."""
+    think = think.replace(f"ine {args['line']}", f"ine {wrong['line']}")
+    return think.replace(args["old"], wrong["old"]).replace(args["new"], wrong["new"])
+
+
+def _back(session: Session, args: dict[str, Any], wrong: dict[str, Any], result: Result) -> str:
+    """The thought that goes from a line without what is to change to the one that has it."""
+    old, new, path = args["old"], args["new"], args["path"]
+    start = f"Line {wrong['line']} has no {changed_part(old, new)[0]}."
+    if "failed before" in result.text:
+        around(session, path, args["line"], "The same call failed before. Look again.")
+    return f"{start} Line {args['line']} has {old}. {difference(old, new)}: {new}"
 
 
 def _look(session: Session, args: dict[str, Any], result: Result) -> str:

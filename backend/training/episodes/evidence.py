@@ -182,6 +182,10 @@ def _of_line(rows: Rows, line: int, old: str, new: str, error: str) -> str:
     match = re.match(r"([\w.]+) = \1\.(\w+)\(", old)
     if match and match[2] in _GIVE_NONE and new == old.partition(" = ")[2]:
         return f"{match[2]} gives None"
+    if re.search(r"[-+] 0(?![.\d])|(?<![.\d])\b1 \* |\* 1(?![.\d])", old) and before in ("0", "1"):
+        return f"{'with 0' if before == '0' else 'times 1'} nothing changes"
+    if twin := _twin(rows, line, old):
+        return f"lines {min(line, twin)} and {max(line, twin)} do the same in both cases"
     if (before, after) == ("", "f") and "{" in error:
         return "the braces stay in the text: no f in front"
     if (before, after) == ("", "()") and re.search(r"built-in me|method", error):
@@ -189,6 +193,17 @@ def _of_line(rows: Rows, line: int, old: str, new: str, error: str) -> str:
     if before.isdigit() and after in _USUAL and before not in _USUAL:
         return f"{after} is usual there, not {before}"
     return ""
+
+
+def _twin(rows: Rows, line: int, old: str) -> int:
+    """The line of the other branch that holds the same, where each branch of a condition is one line; or 0."""
+    text = dict(rows)
+    for other, between in ((line + 2, line + 1), (line - 2, line - 1)):
+        head = min(line, other) - 1
+        is_pair = text.get(other, "").strip() == old and text.get(between, "").strip() == "else:"
+        if is_pair and re.match(r"\s*(el)?if ", text.get(head, "")):
+            return other
+    return 0
 
 
 def _is_in_loop(rows: Rows, line: int) -> bool:

@@ -85,7 +85,7 @@ class Look:
         look.flags = own.choice(([], [], [], ["-v"], ["-v"], ["-vv"], ["-ra"], ["-rA"], ["-rfE"]))
         look.plugins = own.sample(_PLUGINS, own.choice((0, 1, 2, 4)))
         look.percents = own.choice(("as is", "as is", "none", "count"))
-        look.before = own.random() < 0.2
+        look.before = own.random() < 0.35
         look.warned = own.random() < 0.2
         look.coverage = own.random() < 0.12
         look.slow = own.random() < 0.1

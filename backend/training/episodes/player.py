@@ -33,7 +33,7 @@ FAMILY_WEIGHTS = {
     "addline": 10,
     "addfunc": 8,
     "create": 8,
-    "fix": 27,
+    "fix": 36,
     "run": 7,
     "refuse": 8,
     "chat": 5,

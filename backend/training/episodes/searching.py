@@ -50,6 +50,8 @@ AN_END = 330
 """Tokens of an edit back, a last check and the report."""
 LONG_SESSION = 10_000
 """Sessions that may be longer have room for all."""
+LONGEST_ERROR = 60
+"""Characters of an error that is told again after an attempt."""
 NONSENSE = frozenset(("TypeError", "NameError", "AttributeError", "UnboundLocalError"))
 
 
@@ -111,7 +113,7 @@ class Search:
             if run.ok:
                 return Tried(candidate, run)
             self.tried.append(candidate)
-            lead = self._so_far()
+            lead = f"{self._still(run)} {self._so_far()}"
 
     def _wrong_ones(self) -> int:
         """How many wrong attempts come first: none, as a rule, where something says what to change."""
@@ -161,9 +163,19 @@ class Search:
                 return chosen
         return None
 
+    def _still(self, run: Run) -> str:
+        """That the same test fails, by its name, and what it says now: another name would be another bug."""
+        found = run.failures[0] if run.failures else Failure("")
+        name = bare(found.name) or "It"
+        # pytest cuts what does not fit in a line
+        if not found.error or found.error.endswith("...") or len(found.error) > LONGEST_ERROR:
+            return f"{name} still fails."
+        now, before = (text.removeprefix("AssertionError: ") for text in (found.error, self.failure.error))
+        return f"{name} still fails{', as before' if now == before else f': {found.error}'}."
+
     def _so_far(self) -> str:
         """What was tried, as a thought."""
-        parts, line = ["It still fails."], self.tried[0].line
+        parts, line = list[str](), self.tried[0].line
         for item in self.tried:
             where = "" if item.line == line else f"Line {item.line}: "
             parts.append(f"{where}{difference(item.old, item.new)}: no.")
@@ -219,7 +231,7 @@ class Search:
             self.session.call("edit", think, learn=False, old=old, new=new, **args)
             raise self._nothing_left(f"The same call failed before, and {tried} was tried.")
         start = "Old and new were the same." if is_same else f"Line {last.line} has {last.new} now."
-        return f"{start} {lead.removeprefix('It still fails. ')} Another one."
+        return f"{start} {self._so_far()} Another one."
 
     def _nothing_left(self, lead: str) -> Report:
         """Put the last attempt back; what is said then."""

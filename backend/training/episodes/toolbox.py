@@ -209,7 +209,9 @@ class Toolbox:
         if argv is not None and argv[:2] == ["-m", "pytest"] and not machine.has_pytest:
             return f"/usr/bin/{first}: No module named pytest\n[exit code 1]"
         if machine.endless and machine.endless in command:
-            return f"{machine.shown_before}\n[timed out after 120 s; killed]".lstrip("\n")
+            look = machine.look
+            shown = look.warning() if look is not None and look.before and argv is not None else []
+            return "\n".join(filter(None, (*shown, machine.shown_before, "[timed out after 120 s; killed]")))
         if command in machine.programs:
             return machine.programs[command]
         if machine.refused and first in REFUSABLE:

@@ -2,6 +2,7 @@
 made of them.
 """
 
+import builtins
 import random
 import sys
 from collections.abc import Callable
@@ -129,10 +130,10 @@ class Words:
         return self.rng.choice(self._adjectives)
 
     def fresh(self, make: Callable[[], str], tries: int = 40) -> str:
-        """The first name from `make()` that was not used yet."""
+        """The first name from `make()` that was not used yet and is none of Python's own."""
         for _ in range(tries):
             name = make()
-            if name not in self.used:
+            if name not in self.used and not hasattr(builtins, name):
                 break
         else:
             name = f"{make()}{self.rng.randrange(2, 99)}"

@@ -67,7 +67,7 @@ def run_endless(ctx: Setting) -> Plan | None:
     )
 
 
-@goal("tests_endless", "fix", 0.5, level=1)
+@goal("tests_endless", "fix", 0.8, level=1)
 def tests_endless(ctx: Setting) -> Plan | None:
     """Tests that do not end."""
     rng, words = ctx.rng, ctx.words

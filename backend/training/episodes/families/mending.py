@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken, fresh_function
 from k3agent.backend.training.episodes.concepts import Func
-from k3agent.backend.training.episodes.editing import around, edit_text
+from k3agent.backend.training.episodes.editing import around, difference, edit_text
+from k3agent.backend.training.episodes.evidence import evidence
 from k3agent.backend.training.episodes.families.questions import run_call
 from k3agent.backend.training.episodes.families.repair import (
     change_of,
@@ -17,13 +18,19 @@ from k3agent.backend.training.episodes.families.repair import (
     mend,
     repair_and_run,
     run_tests,
+    wrong_turn,
 )
 from k3agent.backend.training.episodes.families.running import denied, output_of
 from k3agent.backend.training.episodes.mutate import find_bug, with_bug
-from k3agent.backend.training.episodes.policy import one_definition, open_file, several
+from k3agent.backend.training.episodes.policy import View, one_definition, open_file, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
+from k3agent.backend.training.episodes.symptoms import symptom
+from k3agent.backend.training.episodes.testruns import Failure
 from k3agent.backend.training.episodes.tracing import view_function
+
+STRAYED = 0.15
+"""Of the scripts that are repaired, those where a change that does not help comes first."""
 
 
 @goal("fix_case", "fix", 1.6)
@@ -46,7 +53,7 @@ def fix_case(ctx: Setting) -> Plan | None:
         view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.")
         if not untested:
             return repair_and_run(session, view, broken, name, f"{call} must be {value!r}.")
-        mend(session, view, broken, f"{call} must be {value!r}.")
+        mend(session, view, broken, _why_wrong(view, broken, f"{call} must be {value!r}."))
         place = f"`{name}` in `{view.path}` (line {broken.line}): {change_of(broken)}."
         try:
             shown = run_call(session, view.path, call, "See what the call gives now.")
@@ -256,6 +263,25 @@ def _script(rng: random.Random, func: Func, args: tuple[object, ...], wrong: Fun
     return "\n".join(func.source()) + end, "\n".join(wrong.source()) + end
 
 
+def _why_wrong(view: View, broken: Broken, wanted: str) -> str:
+    """What must come, and what decides for the change."""
+    _, value, got = broken.failing_case()
+    error = f"assert {got} == {value!r}"
+    wrong, right = broken.wrong.strip(), broken.right.strip()
+    clue = evidence(view.lines, broken.line, wrong, right, Failure("", error=error))
+    return " ".join(filter(None, (wanted, symptom(error), clue)))
+
+
+def _stray(session: Session, view: View, broken: Broken, why: str, command: str) -> None:
+    """A change that does not help, which is not learned, what the script prints then, and the right one."""
+    shown = wrong_turn(session, view, broken, why, command)
+    new, old = broken.right.strip(), session.edits[-1][2]
+    rows = [row for row in shown.lines[:-1] if row.strip()]
+    seen = f"It says {rows[-1]} now" if rows else "It prints nothing now"
+    think = f"{seen}: that was wrong. {why} Line {broken.line} has {old}. {difference(old, new)}: {new}"
+    edit_text(session, view.path, old, new, think, line=broken.line)
+
+
 def _play_script(session: Session, broken: Broken, said: str, seen: str) -> tuple[str, str]:
     """Run the script, change the wrong line, run it again."""
     path = broken.path
@@ -268,7 +294,11 @@ def _play_script(session: Session, broken: Broken, said: str, seen: str) -> tupl
     shown = output_of(result.text)[0] if can_run else []
     think = f"It prints {shown[-1]}. Read it." if shown else f"I cannot run it. Read {path}."
     view = open_file(session, path, think)
-    mend(session, view, broken, f"It must print {said}.")
+    why = _why_wrong(view, broken, f"It must print {said}.")
+    if can_run and session.slips and session.rng.random() < STRAYED and not session.box.machine.edits_denied:
+        _stray(session, view, broken, why, f"{python} {path}")
+    else:
+        mend(session, view, broken, why)
     what = f"`{path}` (line {broken.line}): {change_of(broken)}."
     if not can_run:
         return "I could not run it.", f"Changed {what} I could not run it here."
@@ -328,7 +358,7 @@ def fix_script(ctx: Setting) -> Plan | None:
     )
 
 
-@goal("contradiction", "fix", 0.7)
+@goal("contradiction", "fix", 0.4)
 def contradiction(ctx: Setting) -> Plan | None:
     """Two tests want different results of the same call: say so, change nothing."""
     rng = ctx.rng
@@ -370,7 +400,7 @@ def contradiction(ctx: Setting) -> Plan | None:
                 "I cannot tell.", f"`{failure.name}` fails: {failure.error}. I did not find the cause."
             )
         return (
-            "The same call cannot give both. No code can pass; say so.",
+            f"{call} stands twice: {wants[0]!r} and {wants[1]!r}. No code can give both; say so.",
             f"The tests contradict each other in `{found}`: `{lines[0]}` and `{lines[1]}` cannot both hold, "
             f"so no change of `{func.name}` makes them pass. Nothing was changed. Which one is right?",
         )

@@ -38,6 +38,8 @@ VAGUE = (
     "returns the wrong value",
 )
 """What is said of a function where nothing is said of it."""
+SEVERAL = 0.16
+"""Of the repairs, those with several bugs of one kind of code."""
 LONGEST_OF_SEVERAL = 1100
 """The same of code with several bugs."""
 
@@ -146,8 +148,10 @@ def _purpose(view: View, line: int) -> str:
     return ""
 
 
-def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: str = "") -> None:
-    """A first attempt that does not help; nothing is learned from it, only from the way out."""
+def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: str = "") -> Result:
+    """A first attempt that does not help; nothing is learned from it, only from the way out. What the run
+    after it showed.
+    """
     old = broken.wrong.strip()
     for before, after in (
         ("+", "*"),
@@ -174,10 +178,9 @@ def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: 
         line=broken.line,
     )
     if command:
-        session.call("shell", f"Run the check again: {command}", command=command)
-        return
+        return session.call("shell", f"Run it again: {command}", command=command)
     command = PYTEST.replace("python", session.box.machine.python, 1) + STOP
-    session.call("shell", "Run the tests again.", command=command)
+    return session.call("shell", "Run the tests again.", command=command)
 
 
 def reason(failure: Failure) -> str:
@@ -280,7 +283,7 @@ def _near(before: str, after: str, limit: int) -> bool:
 
 def draw_bugs(ctx: Setting) -> list[Broken] | None:
     """One bug, now and then two or three, in one file or in different ones."""
-    several_bugs = draw_several(ctx) if ctx.rng.random() < 0.08 else None
+    several_bugs = draw_several(ctx) if ctx.rng.random() < SEVERAL else None
     if several_bugs and len(several_bugs[0].bad + several_bugs[0].tests) < LONGEST_OF_SEVERAL:
         return several_bugs
     if ctx.rng.random() < NATURAL_REPAIRS and (slip := draw_unit_bug(ctx)):
@@ -291,7 +294,7 @@ def draw_bugs(ctx: Setting) -> list[Broken] | None:
     if first is None:
         return None
     found = [first]
-    if ctx.rng.random() < 0.08 and not first.bug.is_syntax:
+    if ctx.rng.random() < SEVERAL and not first.bug.is_syntax:
         second = draw_broken(ctx)
         if second and {first.path, first.test_path} & {second.path, second.test_path}:
             return found

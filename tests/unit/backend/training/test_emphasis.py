@@ -9,7 +9,13 @@ import pytest
 from k3agent.backend.chat.template import render_assistant
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.training import encode
-from k3agent.backend.training.emphasis import CHANGE_WEIGHT, CHOICE_TOKENS, CHOICE_WEIGHT, answer_weights
+from k3agent.backend.training.emphasis import (
+    CHANGE_WEIGHT,
+    CHOICE_TOKENS,
+    CHOICE_WEIGHT,
+    REASON_WEIGHT,
+    answer_weights,
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +68,7 @@ def test_only_the_argument_where_the_thought_does_not_say_it(tokenizer: Tokenize
 
 
 def test_the_first_thought_begins_with_a_choice(tokenizer: Tokenizer) -> None:
-    pieces = weighed(tokenizer, "return len(values)", "return sum(values)", is_first=True)
+    pieces = weighed(tokenizer, "return len(values)", "return sum(values)", "It must be a sum. Edit.", True)
     assert [weight for _, weight in pieces[:CHOICE_TOKENS]] == [CHOICE_WEIGHT] * CHOICE_TOKENS
     assert pieces[CHOICE_TOKENS][1] == 1.0
 
@@ -72,7 +78,7 @@ def test_the_first_thought_begins_with_a_choice(tokenizer: Tokenizer) -> None:
     [
         ("f(a, b)\ng(c)", "f(a, x)\ng(d)", "Edit.", "xd"),
         ("gone\n", "", "Remove it.", "<|close|>"),
-        ("his end", "its end", "Line 3 is wrong. his -> its", "its" * 2),
+        ("his end", "its end", "Line 3 is wrong. his -> its", "3" + "its" * 2),
         ("a < b", "a <= b", "It still fails. + -> -: no. Try < -> <=.", "=="),
     ],
 )
@@ -82,6 +88,17 @@ def test_only_what_differs_counts_more(
     pieces = weighed(tokenizer, old, new, thought)
     heavy = "".join(text.strip() for text, weight in pieces if weight == CHANGE_WEIGHT)
     assert heavy == changed
+
+
+def test_the_line_and_what_decides_for_it_count_more(tokenizer: Tokenizer) -> None:
+    thought = (
+        "assert 2 == 9. It is too low. Nothing reads b.c: look. Line 14 has return a. Try a -> d: return d"
+    )
+    pieces = weighed(tokenizer, "return a", "return d", thought)
+    reason = "".join(text for text, weight in pieces if weight == REASON_WEIGHT)
+    assert reason.strip() == "Nothing reads b.c: look."
+    heavy = "".join(text for text, weight in pieces if weight == CHANGE_WEIGHT)
+    assert heavy.replace(" ", "") == "14ddd"
 
 
 def test_a_correction_before_the_search_counts_more(tokenizer: Tokenizer) -> None:

@@ -253,3 +253,16 @@ def test_a_word_of_the_docstring_names_the_sign() -> None:
     failure = Failure("test_charge", [], "assert 5 == 6")
     found = evidence(rows, 8, "return price + count", "return price * count", failure)
     assert found == "The docstring says times: it adds where it should multiply."
+
+
+def test_two_branches_that_do_the_same_are_told() -> None:
+    text = "def streak(days):\n    if is_next(days):\n        n = 1\n    else:\n        n = 1\n    return n"
+    rows, failure = list(enumerate(text.split("\n"), 1)), Failure("test_streak", [], "assert 1 == 3")
+    assert evidence(rows, 3, "n = 1", "n = 2", failure) == "Lines 3 and 5 do the same in both cases."
+    assert evidence(rows, 5, "n = 1", "n = 0", failure) == "Lines 3 and 5 do the same in both cases."
+    assert not evidence(rows, 6, "return n", "return n + 1", failure)
+
+
+@pytest.mark.parametrize(("old", "new"), [("rows = n - 0", "rows = n - 1"), ("x = y * 1", "x = y * 2")])
+def test_what_changes_nothing_is_told(old: str, new: str) -> None:
+    assert "nothing changes" in said(old, new, "assert 1 == 3")
