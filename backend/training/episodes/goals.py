@@ -95,6 +95,7 @@ SECOND_MODULES = (
     "otherlanguages",
     "web",
     "webruns",
+    "webrepairs",
     "recover",
     "clarify",
     "chains",
