@@ -3,7 +3,7 @@ where to read, the values or the error say what is wrong there, and the command 
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from k3agent.backend.training.episodes import checks, weblogs, weboutput
 from k3agent.backend.training.episodes.editing import around, difference, edit_text
@@ -17,7 +17,7 @@ from k3agent.backend.training.episodes.families.running import (
     own_command,
     run_installed,
 )
-from k3agent.backend.training.episodes.families.web import new_project
+from k3agent.backend.training.episodes.families.web import NOT_RUN, new_project
 from k3agent.backend.training.episodes.policy import View, one_definition, open_file
 from k3agent.backend.training.episodes.programs import Said, Turning
 from k3agent.backend.training.episodes.registry import Setting, goal
@@ -164,18 +164,23 @@ def play_repair(session: Session, repair: Repair, think: str, command: str) -> t
     said = read_run(text)
     if said is None:
         raise Report("I see no place.", f"The tests fail (`{command}`), but I see no place in the project.")
+    told = _mend(session, repair, said)
+    rows, code = run_installed(session, f"The diff is right. Run {command} again.", command)
+    if code:
+        raise Report("It still fails; I stop.", f"Changed: {told}. The tests still fail (`{command}`).")
+    last = next((item.strip() for item in reversed(rows) if re.search(r"\b(pass|passed|ok)\b", item)), "")
+    return "Exit code 0: they pass.", f"Fixed: {told}. The tests pass now (`{command}`): `{last}`."
+
+
+def _mend(session: Session, repair: Repair, said: Told) -> str:
+    """Go to the function that the output leads to and change its line; what was changed."""
     view = _to_the_function(session, repair, said)
     number, row = _wrong_line(view, repair.func)
     old, new = row.strip(), repair.func.line()
     why = _why(repair.func)
     think = f"{_sentence(said.error)} {why} Line {number} has {old} {difference(old, new)}: {new}"
     edit_text(session, view.path, old, new, think, line=number)
-    rows, code = run_installed(session, f"The diff is right. Run {command} again.", command)
-    told = f"`{old}` became `{new}` in `{view.path}` (line {number})"
-    if code:
-        raise Report("It still fails; I stop.", f"Changed: {told}. The tests still fail (`{command}`).")
-    last = next((item.strip() for item in reversed(rows) if re.search(r"\b(pass|passed|ok)\b", item)), "")
-    return "Exit code 0: they pass.", f"Fixed: {told}. The tests pass now (`{command}`): `{last}`."
+    return f"`{old}` became `{new}` in `{view.path}` (line {number})"
 
 
 def _sentence(error: str) -> str:
@@ -334,3 +339,30 @@ def web_fix_runner(ctx: Setting) -> Plan | None:
     think = f"{runner} fails. Run it to see where."
     play = lambda session: play_repair(session, repair, think, runner)  # noqa: E731
     return _plan(repair, "fix_runner", {"runner": runner}, play)
+
+
+@goal("web_fix_run", "web", 1.6, level=1)
+def web_fix_run(ctx: Setting) -> Plan | None:
+    """Repair a line, going by a whole run that the user pastes."""
+    repair = draw_repair(ctx)
+    if repair is None:
+        return None
+    shown = ctx.rng.choice(list(repair.programs.values()))
+    assert isinstance(shown, Turning)
+    root = weboutput.home(ctx.rng, ctx.words, repair.project)
+    output = shown.before.rpartition("\n")[0].replace(weblogs.ROOT, root).strip("\n")
+    said = read_run(output)
+    if said is None:
+        return None
+
+    def play(session: Session) -> tuple[str, str]:
+        return "The diff is right.", f"Fixed: {_mend(session, repair, said)}. {NOT_RUN}"
+
+    plan = _plan(repair, "fix_pasted", {"output": output}, play)
+    repaired = plan.check
+
+    def check(outcome: Outcome) -> str | None:
+        return repaired(replace(outcome, answer=f"{outcome.answer} pass"))
+
+    plan.check = check
+    return plan

@@ -71,6 +71,21 @@ def test_the_oracle_repairs_it_and_nothing_else_is_accepted(name: str) -> None:
         player.close()
 
 
+def test_a_pasted_run_is_repaired_without_running_anything() -> None:
+    player = Player(23, 0, strict=True)
+    try:
+        for plan in _plans("web_fix_run", 20):
+            session, before = _start(player, plan)
+            answer = played(plan, session)[1]
+            after = player.box.workspace.snapshot()
+            assert plan.check(Outcome(before, after, answer)) is None, answer
+            assert plan.check(Outcome(before, before, answer)) is not None
+            assert not _commands(session) and "have not run" in answer
+            assert weblogs.ROOT not in session.messages[0]["content"]
+    finally:
+        player.close()
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_what_a_run_showed_is_told(name: str) -> None:
     player = Player(22, 0, strict=True)
