@@ -86,6 +86,7 @@ MODULES = (
 SECOND_MODULES = (
     "gittasks",
     "gitmore",
+    "gitauthors",
     "gitback",
     "settingsfiles",
     "versions",
