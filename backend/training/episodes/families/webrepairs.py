@@ -213,6 +213,7 @@ _PROSE = (*_PROSE, "reduced ", "the ", "times ", "where ")
 
 def _wrong_line(view: View, func: WebFunc) -> tuple[int, str]:
     start = next(n for n, row in view.lines if re.search(rf"func(tion)? {func.name}\(", row))
+    start += func.at if isinstance(func, BodyFunc) else 0
     return next((n, row) for n, row in view.lines if n > start and row.strip() == func.line(wrong=True))
 
 

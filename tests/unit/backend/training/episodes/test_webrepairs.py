@@ -52,7 +52,7 @@ def _commands(session: Session) -> list[str]:
 def test_the_oracle_repairs_it_and_nothing_else_is_accepted(name: str) -> None:
     player = Player(21, 0, strict=True)
     try:
-        for plan in _plans(name, 25):
+        for plan in _plans(name, 60):
             session, before = _start(player, plan)
             answer = played(plan, session)[1]
             after = player.box.workspace.snapshot()
@@ -74,7 +74,7 @@ def test_the_oracle_repairs_it_and_nothing_else_is_accepted(name: str) -> None:
 def test_a_pasted_run_is_repaired_without_running_anything() -> None:
     player = Player(23, 0, strict=True)
     try:
-        for plan in _plans("web_fix_run", 20):
+        for plan in _plans("web_fix_run", 40):
             session, before = _start(player, plan)
             answer = played(plan, session)[1]
             after = player.box.workspace.snapshot()
