@@ -26,6 +26,8 @@ class Commit:
 
     subject: str
     files: dict[str, str | None] = field(default_factory=dict)
+    author: str = ""
+    """Who made it, if not the repository's author."""
 
 
 @dataclass(slots=True)
@@ -40,19 +42,24 @@ class Repository:
     def build(self, root: str) -> None:
         """Make the history in a folder; at the end the files are as they were."""
         now = {path: _read(root, path) for commit in self.commits for path in commit.files}
-        mail = f"{self.author.split()[0].lower()}@example.com"
         git(root, "init", "-q", "--template=", "-b", self.branch)
         with Path(root, ".git", "config").open("a", encoding="utf-8") as file:
-            file.write(f"[user]\n\tname = {self.author}\n\temail = {mail}\n[core]\n\thooksPath = /dev/null\n")
+            user = f"[user]\n\tname = {self.author}\n\temail = {_mail(self.author)}\n"
+            file.write(f"{user}[core]\n\thooksPath = /dev/null\n")
         for number, commit in enumerate(self.commits):
             for path, text in commit.files.items():
                 _write(root, path, text)
             git(root, "add", "-A")
-            git(root, "commit", "-q", "--allow-empty", "-m", commit.subject, day=number)
+            made_by = [f"--author={commit.author} <{_mail(commit.author)}>"] if commit.author else []
+            git(root, "commit", "-q", "--allow-empty", "-m", commit.subject, *made_by, day=number)
         for path, text in now.items():
             _write(root, path, text)
         for name in self.branches:
             git(root, "branch", name)
+
+
+def _mail(name: str) -> str:
+    return f"{name.split()[0].lower()}@example.com"
 
 
 def _read(root: str, path: str) -> str | None:

@@ -86,6 +86,7 @@ MODULES = (
 SECOND_MODULES = (
     "gittasks",
     "gitmore",
+    "gitauthors",
     "gitback",
     "settingsfiles",
     "versions",
@@ -95,6 +96,7 @@ SECOND_MODULES = (
     "otherlanguages",
     "web",
     "webruns",
+    "webrepairs",
     "recover",
     "clarify",
     "chains",

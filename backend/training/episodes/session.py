@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from k3agent.backend.training.episodes.programs import Said
 from k3agent.backend.training.episodes.toolbox import Result, Toolbox
 
 Message = dict[str, Any]
@@ -133,7 +134,7 @@ class Plan:
     """Checks that the agent must run when the model says that it is done."""
     refused: str = ""
     """What the system says to each command that would make, move or remove files."""
-    programs: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, Said] = field(default_factory=dict)
     """What commands say whose programs are not on every computer."""
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from k3agent.backend.training.episodes.outputs import Look
+from k3agent.backend.training.episodes.programs import ROOT, Said
 from k3agent.backend.training.episodes.workspace import Workspace
 from k3agent.backend.training.episodes.zygote import Zygote, parse_python
 from k3agent.errors import ToolError
@@ -90,7 +91,7 @@ class Machine:
     shown_before: str = ""
     refused: str = ""
     """What the system says to each command that would make, move or remove files."""
-    programs: dict[str, str] = field(default_factory=dict)
+    programs: dict[str, Said] = field(default_factory=dict)
     """What commands say whose programs are not on every computer."""
 
 
@@ -213,7 +214,9 @@ class Toolbox:
             shown = look.warning() if look is not None and look.before and argv is not None else []
             return "\n".join(filter(None, (*shown, machine.shown_before, "[timed out after 120 s; killed]")))
         if command in machine.programs:
-            return machine.programs[command]
+            said = machine.programs[command]
+            said = said if isinstance(said, str) else said.now(self.workspace.root)
+            return said.replace(ROOT, machine.shown_root or self.workspace.root)
         if machine.refused and first in REFUSABLE:
             return f"{refusal(command, machine.refused, self.workspace.root)}\n[exit code 1]"
         if argv is not None:

@@ -28,6 +28,19 @@ class Idea:
     go_wrong: str
     right: Callable[..., Any]
     wrong: Callable[..., Any]
+    args: Callable[[], tuple[Any, ...]] | None = None
+    """Draws arguments, where not any would do."""
+
+
+class Plain(str):
+    """A value that is no text: NaN, undefined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An error in the place of a value."""
+
+    text: str
 
 
 @cache
@@ -68,6 +81,8 @@ class WebFunc:
     local: str = ""
     documented: bool = False
     exported: bool = True
+    title: str = ""
+    """What its test is called, if not as the function."""
 
     @property
     def signature(self) -> str:
@@ -150,7 +165,8 @@ def draw_arguments(
 ) -> tuple[tuple[Any, ...], Any, Any] | None:
     """Arguments, what they should give, and what the wrong line gives; None if these are the same."""
     for _ in range(12):
-        args = tuple(_argument(kind, rng, words) for kind in func.idea.kinds)
+        made = func.idea.args
+        args = made() if made else tuple(_argument(kind, rng, words) for kind in func.idea.kinds)
         if func.idea.verb == "head":
             args = (args[0], rng.randint(1, 2))
         if func.idea.verb == "repeat":
@@ -174,6 +190,8 @@ def _argument(kind: str, rng: random.Random, words: Words) -> Any:
         return words.noun()
     if kind == "nums":
         return rng.sample(range(1, 60), rng.randint(2, 4))
+    if kind.startswith("item"):
+        raise ValueError("objects are drawn by their function")
     return [words.noun() for _ in range(rng.randint(2, 3))]
 
 
@@ -181,6 +199,10 @@ def literal(value: Any, language: str) -> str:
     """A value as code."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Plain | Raised):
+        return value.text if isinstance(value, Raised) else str(value)
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key}: {literal(item, language)}' for key, item in value.items())} }}"
     if isinstance(value, str):
         return f'"{value}"' if language == "go" else f"'{value}'"
     if isinstance(value, list):

@@ -44,14 +44,20 @@ def node_failure(
 
 
 def jest_failure(
-    func: WebFunc, facts: tuple[str, str, str], path: str, line: int, text: str, rng: random.Random
+    func: WebFunc,
+    facts: tuple[str, str, str],
+    path: str,
+    line: int,
+    text: str,
+    rng: random.Random,
+    title: str = "",
 ) -> str:
     """A failed test of jest."""
     shown, want, have = facts
     deep = "[" in want
     method = "toEqual" if deep else "toBe"
     note = "deep equality" if deep else "Object.is equality"
-    rows = [f"FAIL {path}", f"  ● {func.name}", ""]
+    rows = [f"FAIL {path}", f"  ● {title or func.name}", ""]
     rows += [f"    expect(received).{method}(expected) // {note}", ""]
     quoted = (value.replace("'", '"') for value in (want, have))
     rows += [f"    Expected: {next(quoted)}", f"    Received: {next(quoted)}", ""]

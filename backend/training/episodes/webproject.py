@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from k3agent.backend.training.episodes import literals
@@ -171,14 +172,19 @@ def _manifest(project: WebProject, rng: random.Random, words: Words) -> dict[str
 
 
 def test_file(
-    project: WebProject, module: WebModule, rng: random.Random, words: Words, only: WebFunc | None = None
+    project: WebProject,
+    module: WebModule,
+    rng: random.Random,
+    words: Words,
+    only: WebFunc | None = None,
+    before: Sequence[WebFunc] = (),
 ) -> tuple[dict[str, str], int, tuple[str, str, str]]:
     """The test file of a module, the line of the last assertion in it, and that call with what it should and
-    would give with the wrong line.
+    would give with the wrong line. `before`: what is tested besides `only`.
     """
-    funcs = [only] if only is not None else module.functions
+    funcs = [*before, only] if only is not None else module.functions
     drawn = [(func, found) for func in funcs if (found := draw_arguments(func, rng, words))]
-    if not drawn:
+    if not drawn or (only is not None and drawn[-1][0] is not only):
         return {}, 0, ("", "", "")
     if project.language == "go":
         path, lines = _go_test(project, module, drawn)
@@ -214,7 +220,7 @@ def _js_test(project: WebProject, module: WebModule, drawn: list) -> tuple[str, 
     for func, (args, want, _) in drawn:
         shown, wanted = call(func, args), literal(want, "js")
         deep = isinstance(want, list)
-        lines += ["", f"test('{func.name}', () => {{"]
+        lines += ["", f"test('{func.title or func.name}', () => {{"]
         if project.runner == "node":
             lines.append(f"  assert.{'deepStrictEqual' if deep else 'strictEqual'}({shown}, {wanted});")
         else:

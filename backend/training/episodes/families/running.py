@@ -13,9 +13,12 @@ from k3agent.backend.training.episodes.policy import base_name, same_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 from k3agent.backend.training.episodes.testruns import Run
+from k3agent.backend.training.episodes.weblogs import read_run
 
 COMMANDS = {"package.json": "npm test", "go.mod": "go test ./..."}
 """The file that says how a project is tested, and the command."""
+NODE_TEST = "node --test"
+"""The same without a script of its own."""
 MAX_SHOWN = 12
 
 
@@ -31,22 +34,48 @@ def told(run: Run) -> tuple[str, str]:
 
 def play_tests(session: Session, task: str, target: str = "") -> tuple[str, str]:
     """Run and report; where pytest finds no tests at all, those of the project's own command."""
-    run, _ = run_tests(session, task, target)
+    try:
+        run, _ = run_tests(session, task, target)
+    except Report as report:
+        path = manifest(session, "unittest finds none.") if "unittest finds none" in report.answer else ""
+        if not path:
+            raise
+        return play_own(session, *own_command(session, path))
     if target or run.ok or run.failures or "no tests ran" not in run.summary:
         return told(run)
-    think = "pytest finds none. Is it a project of another kind?"
-    found = names_in(session.call("glob", think, pattern=f"{{{','.join(COMMANDS)}}}").text)
-    path = next((name for name in COMMANDS if name in found), "")
+    path = manifest(session, "pytest finds none.")
     if not path:
         raise Report(
             "It is none.", "I find no tests in this project: pytest found none. Nothing was changed."
         )
-    return _play_own(session, path, COMMANDS[path])
+    return play_own(session, *own_command(session, path))
 
 
-def _play_own(session: Session, path: str, command: str) -> tuple[str, str]:
+def manifest(session: Session, said: str) -> str:
+    """The file of a project that is not in Python, where Python's runner finds no tests; or nothing."""
+    think = f"{said} Is it a project of another kind?"
+    found = names_in(session.call("glob", think, pattern=f"{{{','.join(COMMANDS)}}}").text)
+    return next((name for name in COMMANDS if name in found), "")
+
+
+def own_command(session: Session, path: str) -> tuple[str, str]:
+    """What a manifest says of how the project is tested, as a thought, and the command."""
+    if path != "package.json":
+        return f"{path} is there, so it is Go: {COMMANDS[path]}", COMMANDS[path]
+    think = "package.json is there, so it is JavaScript. What is its scripts.test?"
+    row = session.call("grep", think, pattern='"test":', path=path).text
+    match = re.search(r'"test": "(.+?)"', row)
+    if match is None:
+        return f"It has no scripts.test: {NODE_TEST}", NODE_TEST
+    return f"scripts.test is {match[1]}: {COMMANDS[path]}", COMMANDS[path]
+
+
+def play_own(session: Session, think: str, command: str) -> tuple[str, str]:
     """Run a project's own tests and report."""
-    rows, code = run_installed(session, f"{path} is there. Run {command}", command)
+    rows, code = run_installed(session, think, command)
+    said = read_run("\n".join(rows)) if code else None
+    if said is not None and said.title:
+        return f"Exit code {code}: they fail.", f"The tests fail (`{command}`): `{said.title}`: {said.error}."
     if code:
         shown = "\n".join([row for row in rows if row.strip() and row[:2] != "> "][:MAX_SHOWN])
         return f"Exit code {code}: they fail.", f"The tests fail (`{command}`):\n```\n{shown}\n```"

@@ -29,7 +29,7 @@ NEW = """
     git_commit_own git_log_n git_last_commit git_diff_all git_stash git_discard_all git_unstash
     set_whole_version add_requirement remove_requirement add_checkbox set_deep edit_commit
     chain_list no_docstring log_errors bump_all
-    git_undo_commit git_reword commit_refused git_init
+    git_undo_commit git_reword commit_refused git_init git_last_author
 """.split()  # noqa: SIM905
 
 
