@@ -57,6 +57,7 @@ MODULES = (
     "creating",
     "repair",
     "pointed",
+    "told",
     "odd",
     "running",
     "asking",
