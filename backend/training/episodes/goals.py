@@ -45,6 +45,8 @@ MODULES = (
     "read",
     "values",
     "spoken",
+    "amounts",
+    "equalkeys",
     "names",
     "scoped",
     "replacing",

@@ -241,7 +241,7 @@ def set_const(ctx: Setting) -> Plan | None:
     if item is None:
         return None
     said, new = draw_value(ctx, item.value, extension(item.path))
-    is_same = ctx.rng.random() < 0.05
+    is_same = ctx.rng.random() < 0.07
     if is_same:
         said = new = item.value
     text = changed_text(ctx, item, new)
@@ -289,7 +289,7 @@ def set_const_from(ctx: Setting) -> Plan | None:
         return None
     said, new = draw_value(ctx, item.value, extension(item.path))
     old = item.value.strip(QUOTES) if ctx.rng.random() < 0.8 else item.value
-    wrong = ctx.rng.random() < 0.06
+    wrong = ctx.rng.random() < 0.12
     if wrong:
         old = draw_value(ctx, item.value, extension(item.path))[0]
         if fit_value(item.value, old, extension(item.path)) == item.value:
