@@ -199,9 +199,7 @@ def play_wish(session: Session, role: Role, said: str, wanted: str) -> tuple[str
         return set_line(session, name, hit, wanted)
     old_line = hit.text.strip()
     new_line = f"{old_line[: match.start()]}{match[1]}{wanted}{match[3]}"
-    think = (
-        f"{hit.at} has {old_line}. Its end holds when the variable is not set. {match[2]} becomes {wanted}."
-    )
+    think = f"{hit.at} has {old_line}. Its end holds when the variable is not set. {match[2]} -> {wanted}"
     change_line(session, hit.path, hit.line, old_line, new_line, think)
     return (
         f"The diff shows {new_line}. Done.",

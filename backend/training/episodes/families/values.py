@@ -43,9 +43,7 @@ def set_line(session: Session, name: str, hit: Hit, wanted: str) -> tuple[str, s
             f"`{name}` is already `{old}` in `{hit.path}` (line {hit.line}); nothing to change.",
         )
     old_line, new_line = hit.text.strip(), f"{head}{new}{tail}".strip()
-    change_line(
-        session, hit.path, hit.line, old_line, new_line, f"{hit.at} has {old_line}. {old} becomes {new}."
-    )
+    change_line(session, hit.path, hit.line, old_line, new_line, f"{hit.at} has {old_line}. {old} -> {new}")
     return (
         f"The diff shows {new_line}. Done.",
         f"Set `{name}` to `{new}` in `{hit.path}` (line {hit.line}); it was `{old}`.",
