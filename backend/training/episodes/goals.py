@@ -62,6 +62,7 @@ MODULES = (
     "told",
     "odd",
     "running",
+    "runsome",
     "asking",
     "limits",
     "beyond",

@@ -39,7 +39,7 @@ def draw_told(ctx: Setting) -> tuple[Broken, Told] | None:
     return None
 
 
-@goal("fix_told", "fix", 5.5)
+@goal("fix_told", "fix", 3.8)
 def fix_told(ctx: Setting) -> Plan | None:
     """What a named function does wrongly, or should do, is told: the words choose the line."""
     drawn = draw_told(ctx)
