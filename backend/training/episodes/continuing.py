@@ -9,6 +9,7 @@ from k3agent.backend.training.episodes.families.names import expected_rename, pl
 from k3agent.backend.training.episodes.families.running import play_tests
 from k3agent.backend.training.episodes.policy import open_file
 from k3agent.backend.training.episodes.registry import GOALS, Setting
+from k3agent.backend.training.episodes.renaming import renames
 from k3agent.backend.training.episodes.session import Outcome, Plan, Session
 from k3agent.backend.training.episodes.testruns import parse_run
 
@@ -30,7 +31,7 @@ def rename_back(ctx: Setting, after: Plan, session: Session) -> Plan | None:
     if not lines or len(lines) > 10 or ctx.facts.word_lines(old):
         return None
     said = ctx.rng.choice(("rename_back", "rename_back", "undo_it"))
-    check = checks.writes(expected_rename(ctx, new, old))
+    check = renames(expected_rename(ctx, new, old))
     return Plan(said, "rename", {}, lambda s: play_rename(s, new, old), check, ("def", old))
 
 

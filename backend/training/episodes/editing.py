@@ -97,12 +97,13 @@ def _lines_apart(one: list[str], two: list[str]) -> str:
 
 def _with_change(think: str, old: str, new: str) -> str:
     """A thought before an edit that says what changes: where it does not yet, and few words do."""
-    if "\n" in old + new:
+    said = difference(old, new)
+    after = said.removeprefix("add ")
+    if " -> " in think or not new.strip() or said == "mend the spaces" or len(said) > LONGEST_SAID:
         return think
-    before, after = changed_part(old, new)
-    if not before or not after or after in think or len(before) + len(after) > LONGEST_SAID:
+    if " -> " not in said and (after in think or said in think):
         return think
-    return f"{think}{'' if think.endswith(('.', ':')) else '.'} {before} -> {after}"
+    return f"{think}{'' if think.endswith(('.', ':')) else '.'} {said}"
 
 
 def around(

@@ -29,6 +29,7 @@ from k3agent.backend.training.episodes.policy import (
     several,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
+from k3agent.backend.training.episodes.renaming import definition_first, renames, where_found
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 from k3agent.backend.training.episodes.words import RESERVED, camel, pascal
 
@@ -39,14 +40,6 @@ UNLINKED_SHARE = 0.4
 def swap_word(text: str, old: str, new: str) -> str:
     """Every whole word replaced."""
     return re.sub(rf"\b{re.escape(old)}\b", lambda match: new, text)
-
-
-def by_path(found: list[Hit]) -> dict[str, list[Hit]]:
-    """Hits grouped by file."""
-    table: dict[str, list[Hit]] = {}
-    for hit in found:
-        table.setdefault(hit.path, []).append(hit)
-    return table
 
 
 def play_rename(session: Session, old: str, new: str, kind: str = "") -> tuple[str, str]:
@@ -65,10 +58,9 @@ def play_rename(session: Session, old: str, new: str, kind: str = "") -> tuple[s
 
 def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: str | None) -> tuple[str, str]:
     """Replace in the files of the hits, check, report."""
-    table = by_path(found)
+    table = definition_first(old, found)
     pattern = rf"\w{esc(old)}|{esc(old)}\w|\b{esc(new)}\b"
-    files = several(list(table), 6)
-    think = f"{len(found)} lines in {files}. Are there longer names with {old}, or {new} already?"
+    think = f"{where_found(old, table)} Are there longer names with {old}, or {new} already?"
     scope: dict[str, Any] = {"path": only} if only else {}
     others = hits(session.call("grep", think, pattern=pattern, **scope))
     taken = [
@@ -85,7 +77,8 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
     longer = {hit.path for hit in others if re.search(rf"\w{re.escape(old)}|{re.escape(old)}\w", hit.text)}
     for path, rows in table.items():
         if path not in longer:
-            edit_text(session, path, old, new, f"{path}: only {old} itself. Replace all.", everywhere=True)
+            think = f"{path}: only {old} itself. Replace all. {old} -> {new}"
+            edit_text(session, path, old, new, think, everywhere=True)
             continue
         for row in rows:
             line, fresh = row.text.strip(), swap_word(row.text.strip(), old, new)
@@ -95,14 +88,17 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
                 row.line,
                 line,
                 fresh,
-                f"{path} has longer names too. Change line {row.line} alone.",
+                f"{path} has longer names too. Change line {row.line} alone. {old} -> {new}",
             )
     left = hits(session.call("grep", f"All edited. Is any {old} left?", pattern=rf"\b{esc(old)}\b", **scope))
     if left:
         raise Report(
             f"Some are left: {left[0].at}.", f"`{old}` still occurs in {quoted([hit.at for hit in left])}."
         )
-    return "None left.", f"Renamed `{old}` to `{new}` in {quoted(list(table), 10)}."
+    return (
+        f"None is left. Edited: {several(list(table), 10)}.",
+        f"Renamed `{old}` to `{new}` in {quoted(list(table), 10)}.",
+    )
 
 
 def new_name(ctx: Setting, old: str) -> str:
@@ -189,7 +185,7 @@ def rename(ctx: Setting) -> Plan | None:
             lambda s: play_rename(s, old, new),
             checks.declines(),
         )
-    check = checks.writes(expected_rename(ctx, old, new))
+    check = renames(expected_rename(ctx, old, new))
     return Plan(
         "rename", "rename", {"old": old, "new": new}, lambda s: play_rename(s, old, new), check, ("def", new)
     )
@@ -203,7 +199,7 @@ def rename_kind(ctx: Setting) -> Plan | None:
         return None
     old, kind = found
     new = new_name(ctx, old)
-    check = checks.writes(expected_rename(ctx, old, new))
+    check = renames(expected_rename(ctx, old, new))
     return Plan(
         "rename_kind",
         "rename",
@@ -232,7 +228,7 @@ def rename_in(ctx: Setting) -> Plan | None:
             raise Report(f"{real} has no {old}.", f"There is no `{old}` in `{real}`. Nothing was changed.")
         return rename_hits(session, old, new, rows, real)
 
-    check = checks.writes(expected_rename(ctx, old, new, path))
+    check = renames(expected_rename(ctx, old, new, path))
     return Plan("rename_in", "rename", {"old": old, "new": new, "path": shown}, play, check)
 
 
@@ -286,7 +282,7 @@ def update_imports(session: Session, old: str, new: str) -> list[str]:
             fresh = f"from {swap_word(module, was, now)} import {names}"
         else:
             fresh = swap_word(line, was, now)
-        change_line(session, hit.path, hit.line, line, fresh, f"{hit.at} imports it. {was} becomes {now}.")
+        change_line(session, hit.path, hit.line, line, fresh, f"{hit.at} imports it. {was} -> {now}")
         changed.append(hit.path)
         if line.startswith("import ") or fresh.endswith(f" import {now}"):
             uses = hits(
@@ -307,7 +303,7 @@ def update_imports(session: Session, old: str, new: str) -> list[str]:
                     use.line,
                     text,
                     swap_word(text, was, now),
-                    f"Line {use.line}: {was} becomes {now}.",
+                    f"Line {use.line}: {was} -> {now}",
                 )
     return list(dict.fromkeys(changed))
 

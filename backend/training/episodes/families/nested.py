@@ -107,7 +107,7 @@ def set_deep(ctx: Setting) -> Plan | None:
         match = KEY.match(text)
         assert match is not None
         fresh = text.strip().replace(match[3], value_like(view.path, match[3], said), 1)
-        think = f"{whole} is line {line}: {text.strip()} It becomes {fresh}"
+        think = f"{whole} is line {line}: {text.strip()} -> {fresh}"
         change_line(session, view.path, line, text.strip(), fresh, think)
         return "The diff shows it.", f"`{whole}` in `{view.path}` is now `{said}` (line {line})."
 

@@ -119,7 +119,7 @@ def _message(broken: Broken, args: tuple[object, ...]) -> str | None:
     return None
 
 
-@goal("fix_misspelt", "fix", 2.5)
+@goal("fix_misspelt", "fix", 3.5)
 def fix_misspelt(ctx: Setting) -> Plan | None:
     """An error that a name written wrongly raises in natural code; the right one stands near."""
     broken = draw_unit_bug(ctx, name_slips)

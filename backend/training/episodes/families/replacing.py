@@ -5,7 +5,6 @@ import re
 from k3agent.backend.training.episodes import checks, literals
 from k3agent.backend.training.episodes.editing import change_line, difference, edit_text
 from k3agent.backend.training.episodes.facts import extension
-from k3agent.backend.training.episodes.families.names import by_path
 from k3agent.backend.training.episodes.policy import (
     Hit,
     esc,
@@ -15,6 +14,7 @@ from k3agent.backend.training.episodes.policy import (
     several,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
+from k3agent.backend.training.episodes.renaming import by_path
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 
 SHORT = 40
@@ -22,8 +22,8 @@ SHORT = 40
 
 def replace_in(session: Session, path: str, found: list[Hit], old: str, new: str) -> None:
     """Replace all in one file."""
-    lines = "line" if len(found) == 1 else "lines"
-    think = f"{path}: {lines} {several([str(hit.line) for hit in found])}. {old} -> {new}"
+    lines = "1 line" if len(found) == 1 else f"{len(found)} lines"
+    think = f"{path} has it in {lines}: {several([str(hit.line) for hit in found])}. {old} -> {new}"
     edit_text(session, path, old, new, think, everywhere=True)
 
 
@@ -66,7 +66,10 @@ def play_replace_all(session: Session, old: str, new: str) -> tuple[str, str]:
             f"Some are left: {left[0].at}.", f'"{old}" still occurs in {quoted([hit.at for hit in left])}.'
         )
     number = "1 file" if len(table) == 1 else f"{len(table)} files"
-    return "Done.", f'Replaced "{old}" with "{new}" in {number}: {quoted(list(table), 10)}.'
+    return (
+        f"None is left. Changed {number}: {several(list(table), 10)}.",
+        f'Replaced "{old}" with "{new}" in {number}: {quoted(list(table), 10)}.',
+    )
 
 
 def part_of(ctx: Setting, path: str) -> str | None:
@@ -216,7 +219,8 @@ def replace_first(ctx: Setting) -> Plan | None:
         hit = found[-1 if which == "last" else 0]
         line = hit.text.strip()
         fresh = replace_nth(line, old, new, which == "last")
-        change_line(session, real, hit.line, line, fresh, f"The {which} one is in line {hit.line}: {line}.")
+        think = f"The {which} one is in line {hit.line}: {line}. {old} -> {new}"
+        change_line(session, real, hit.line, line, fresh, think)
         return (
             "The diff is right.",
             f'Replaced the {which} "{old}" with "{new}" in `{real}`, line {hit.line}.',

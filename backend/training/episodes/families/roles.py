@@ -53,7 +53,7 @@ def roles() -> tuple[Role, ...]:
     return tuple(found)
 
 
-def _said(texts: tuple[str, ...], words: Words, rng: random.Random) -> str:
+def said_of_part(texts: tuple[str, ...], words: Words, rng: random.Random) -> str:
     """A way to say it, of the part that the words are from."""
     held = words.part != "train"
     own = [text for text in texts if is_held_out(text) == held]
@@ -199,9 +199,7 @@ def play_wish(session: Session, role: Role, said: str, wanted: str) -> tuple[str
         return set_line(session, name, hit, wanted)
     old_line = hit.text.strip()
     new_line = f"{old_line[: match.start()]}{match[1]}{wanted}{match[3]}"
-    think = (
-        f"{hit.at} has {old_line}. Its end holds when the variable is not set. {match[2]} becomes {wanted}."
-    )
+    think = f"{hit.at} has {old_line}. Its end holds when the variable is not set. {match[2]} -> {wanted}"
     change_line(session, hit.path, hit.line, old_line, new_line, think)
     return (
         f"The diff shows {new_line}. Done.",
@@ -244,7 +242,7 @@ def ask_role(ctx: Setting) -> Plan | None:
     if drawn is None:
         return None
     role, _, value, fresh, _ = drawn
-    said = _said(role.questions, ctx.words, ctx.rng)
+    said = said_of_part(role.questions, ctx.words, ctx.rng)
     prompt = dress([f"{said}?"], [False], False, True, ctx.rng)
     path = next(iter(fresh))
     return Plan(
@@ -283,7 +281,7 @@ def set_role(ctx: Setting) -> Plan | None:
     expected = text.replace(f"{line}\n", f"{new}\n", 1)
     if expected == text or ("\n" + text).count(f"\n{line}\n") != 1:
         return None
-    said = _said(role.wishes, ctx.words, ctx.rng)
+    said = said_of_part(role.wishes, ctx.words, ctx.rng)
     before, _, after = said.partition("{}")
     prompt = dress([before, wanted, after], [not before, True, not after], False, True, ctx.rng)
     check = checks.declines(path) if len(fitting) > 1 else checks.writes({path: expected})

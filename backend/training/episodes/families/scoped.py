@@ -4,14 +4,10 @@ import re
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.editing import change_line
-from k3agent.backend.training.episodes.families.names import (
-    expected_rename,
-    new_name,
-    play_rename,
-    swap_word,
-)
+from k3agent.backend.training.episodes.families.names import expected_rename, new_name, play_rename, swap_word
 from k3agent.backend.training.episodes.policy import block, one_definition, open_file
 from k3agent.backend.training.episodes.registry import Setting, goal
+from k3agent.backend.training.episodes.renaming import renames
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 from k3agent.backend.training.episodes.words import RESERVED
 
@@ -107,6 +103,6 @@ def rename_from(ctx: Setting) -> Plan | None:
     else:
         return None
     new, shown = new_name(ctx, old), ctx.path(item.path)
-    check = checks.writes(expected_rename(ctx, old, new))
+    check = renames(expected_rename(ctx, old, new))
     slots = {"old": old, "new": new, "path": shown}
     return Plan("rename_from", "rename", slots, lambda s: play_rename(s, old, new), check, ("def", new))

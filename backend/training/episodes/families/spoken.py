@@ -130,7 +130,7 @@ def _by_words(session: Session, thing: str, args: dict[str, Any], where: str) ->
 def in_words(ctx: Setting, name: str) -> str:
     """A name as people say it."""
     rng, words = ctx.rng, pieces(name)
-    if len(words) > 1 and rng.random() < 0.25:
+    if len(words) > 1 and rng.random() < 0.33:
         words = words[1:] if words[0] in FILLERS else words[:-1] if words[-1] in UNITS else words
     if len(words) == 2 and rng.random() < 0.08:
         return f"{words[1]} {rng.choice(('of the', 'for the', 'for'))} {words[0]}"
@@ -240,7 +240,7 @@ def set_spoken_from(ctx: Setting) -> Plan | None:
     thing, item = found
     said, new = draw_value(ctx, item.value, extension(item.path))
     text, old = changed_text(ctx, item, new), item.value.strip(QUOTES)
-    wrong = ctx.rng.random() < 0.06
+    wrong = ctx.rng.random() < 0.1
     if wrong:
         old = draw_value(ctx, item.value, extension(item.path))[0]
         if fit_value(item.value, old, extension(item.path)) == item.value:

@@ -43,9 +43,7 @@ def set_line(session: Session, name: str, hit: Hit, wanted: str) -> tuple[str, s
             f"`{name}` is already `{old}` in `{hit.path}` (line {hit.line}); nothing to change.",
         )
     old_line, new_line = hit.text.strip(), f"{head}{new}{tail}".strip()
-    change_line(
-        session, hit.path, hit.line, old_line, new_line, f"{hit.at} has {old_line}. {old} becomes {new}."
-    )
+    change_line(session, hit.path, hit.line, old_line, new_line, f"{hit.at} has {old_line}. {old} -> {new}")
     return (
         f"The diff shows {new_line}. Done.",
         f"Set `{name}` to `{new}` in `{hit.path}` (line {hit.line}); it was `{old}`.",
@@ -241,7 +239,7 @@ def set_const(ctx: Setting) -> Plan | None:
     if item is None:
         return None
     said, new = draw_value(ctx, item.value, extension(item.path))
-    is_same = ctx.rng.random() < 0.05
+    is_same = ctx.rng.random() < 0.07
     if is_same:
         said = new = item.value
     text = changed_text(ctx, item, new)
@@ -289,7 +287,7 @@ def set_const_from(ctx: Setting) -> Plan | None:
         return None
     said, new = draw_value(ctx, item.value, extension(item.path))
     old = item.value.strip(QUOTES) if ctx.rng.random() < 0.8 else item.value
-    wrong = ctx.rng.random() < 0.06
+    wrong = ctx.rng.random() < 0.12
     if wrong:
         old = draw_value(ctx, item.value, extension(item.path))[0]
         if fit_value(item.value, old, extension(item.path)) == item.value:

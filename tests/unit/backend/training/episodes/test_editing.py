@@ -60,7 +60,8 @@ def test_a_difference_names_what_changes(old: str, new: str, said: str) -> None:
     ("think", "said"),
     [
         ("It is line 41.", "It is line 41. 40 -> 43"),
-        ("Line 41 becomes 43.", "Line 41 becomes 43."),
+        ("Line 41 becomes 43.", "Line 41 becomes 43. 40 -> 43"),
+        ("40 -> 43", "40 -> 43"),
     ],
 )
 def test_a_thought_before_an_edit_says_what_changes(player: Player, think: str, said: str) -> None:
@@ -110,3 +111,18 @@ def test_lines_are_read_from_different_beginnings(player: Player) -> None:
         assert (41, "value_40 = 40") in view.lines
         offsets.add(view.lines[0][0])
     assert len(offsets) > 8
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("value_40 = 40", "value_40 = 40\nextra = 1", "Edit it. add extra = 1"),
+        ("value_40 = 40\nvalue_41 = 41", "value_40 = 40", "Edit it. drop value_41 = 41"),
+        ("value_40 = 40", "value_40 = 400", "Edit it. 40 -> 400"),
+        ("value_40 = 40", "# value_40 = 40", "Edit it. add #"),
+    ],
+)
+def test_what_is_added_or_dropped_is_said_too(player: Player, old: str, new: str, said: str) -> None:
+    session = Session(player.box, random.Random(1))
+    editing.edit_text(session, "a.py", old, new, "Edit it.")
+    assert session.messages[-2]["reasoning_content"] == said
