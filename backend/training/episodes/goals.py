@@ -82,6 +82,8 @@ MODULES = (
     "clearing",
     "linting",
     "ignoring",
+    "describing",
+    "methodsaid",
 )
 SECOND_MODULES = (
     "gittasks",
@@ -95,6 +97,7 @@ SECOND_MODULES = (
     "otherlanguages",
     "web",
     "webruns",
+    "webdescribed",
     "recover",
     "clarify",
     "chains",
