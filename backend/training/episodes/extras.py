@@ -341,7 +341,7 @@ def probes(value: Any) -> list[Any]:
     if isinstance(value, bool) or not isinstance(value, int | list | dict):
         return [None]
     if isinstance(value, int):
-        return [0, -1, -7, 1, 65, 99, None]
+        return [0, -1, -7, 1, 5, 13, 65, 99, None]
     if isinstance(value, dict):
         return [{}, dict(list(value.items())[:1]), None]
     first = value[:1]

@@ -85,7 +85,7 @@ def _damaged(outcome: Outcome) -> list[dict[str, str]]:
     wrong = [outcome.before, {**after, "other_zq.txt": "x\n"}, {**after, path: after[path] + "def zq(:\n"}]
     for at in {*fresh[:3], fresh[-1]}:
         worse = re.sub(r"raise \w+|throw new \w+", "raise OSError", rows[at])
-        if at == fresh[-1]:
+        if at == fresh[-1] and not "".join(rows[at + 1 : at + 2]).strip():
             worse = re.sub(r"^(\s+return) (?!None$).*", r"\1 'zq'", worse)
         if worse != rows[at]:
             wrong.append({**after, path: "\n".join([*rows[:at], worse, *rows[at + 1 :]]) + "\n"})
