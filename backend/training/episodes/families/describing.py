@@ -142,7 +142,7 @@ def _said(ctx: Setting, func: Func, extra: Extra) -> tuple[str, dict[str, str]]:
     return "func_and_idea", {"signature": signature, "what": what, "idea": extra.said}
 
 
-@goal("add_func_ideas", "addfunc", 3.4)
+@goal("add_func_ideas", "addfunc", 2.8)
 def add_func_ideas(ctx: Setting) -> Plan | None:
     """Add a function of two ideas."""
     path = ctx.choose([path for path in ctx.facts.code_paths() if checks.compiles(ctx.facts.files[path])])
@@ -199,7 +199,7 @@ def create_func_ideas(ctx: Setting) -> Plan | None:
     return Plan(wording, "create", {**slots, "path": path}, play, check, ("def", func.name))
 
 
-@goal("add_func_named", "addfunc", 0.8)
+@goal("add_func_named", "addfunc", 0.6)
 def add_func_named(ctx: Setting) -> Plan | None:
     """Add a function of which only the name is said, which says it all."""
     rng = ctx.rng
@@ -258,7 +258,7 @@ def _home(ctx: Setting, func: Func) -> tuple[str, str]:
     return new_path(ctx, "py"), code
 
 
-@goal("add_idea", "addfunc", 2.6)
+@goal("add_idea", "addfunc", 2.0)
 def add_idea(ctx: Setting) -> Plan | None:
     """Let a function that is there do one thing more."""
     return idea_plan(ctx, "addfunc")

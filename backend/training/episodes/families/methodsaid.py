@@ -75,13 +75,13 @@ def _place(ctx: Setting, home: Home) -> tuple[str, str]:
     return (f"{home.name.lower()}_x.py" if path in files else path), home.text
 
 
-@goal("add_method_ideas", "addfunc", 2.8)
+@goal("add_method_ideas", "addfunc", 2.2)
 def add_method_ideas(ctx: Setting) -> Plan | None:
     """Add a method, its name said."""
     return method_plan(ctx, named=True)
 
 
-@goal("add_method_unnamed", "addfunc", 1.2)
+@goal("add_method_unnamed", "addfunc", 1.0)
 def add_method_unnamed(ctx: Setting) -> Plan | None:
     """Add a method of which only is said what it does."""
     return method_plan(ctx, named=False)
