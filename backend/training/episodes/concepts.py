@@ -314,6 +314,10 @@ def _form(kind: str, rng: random.Random, words: Words) -> Any:
         "statusname": lambda: rng.choice(("open", "paid", "shipped")),
         "digits": lambda: str(integer(0, 99999)),
         "password": lambda: noun() + rng.choice(("", str(integer(1, 9999)))),
+        "file": lambda: str(Path(__file__).parent / rng.choice(("varied.txt", "ideas.txt"))),
+        "row": lambda: {"name": noun(), "amount": integer(1, 20)},
+        "maybekey": lambda: rng.choice(("name", "amount", noun())),
+        "rowkey": lambda: rng.choice(("name", "amount")),
     }
     return forms[kind]() if kind in forms else None
 

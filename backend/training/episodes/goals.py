@@ -86,6 +86,8 @@ MODULES = (
     "clearing",
     "linting",
     "ignoring",
+    "describing",
+    "methodsaid",
 )
 SECOND_MODULES = (
     "gittasks",
@@ -101,6 +103,7 @@ SECOND_MODULES = (
     "web",
     "webruns",
     "webrepairs",
+    "webdescribed",
     "recover",
     "clarify",
     "chains",

@@ -134,7 +134,7 @@ def bound_names(unit: Unit) -> list[str]:
     return sorted(name for name in found - imported - _FIXED if not name.startswith("__") and len(name) > 1)
 
 
-def _renamed(unit: Unit, rng: random.Random, words: Words) -> Unit:
+def renamed_unit(unit: Unit, rng: random.Random, words: Words) -> Unit:
     """The unit with some of its names, or all, replaced by other words."""
     names = bound_names(unit)
     share = rng.choice((0.2, 0.5, 1.0))
@@ -219,7 +219,7 @@ def draw_unit(rng: random.Random, words: Words, pool: tuple[Unit, ...] = ()) -> 
     wanted = UnitSample(expected)
     for step in ("numbers", "constants", "names"):
         if step == "names" and rng.random() < RENAMED:
-            other = _renamed(first, rng, words)
+            other = renamed_unit(first, rng, words)
         elif step == "numbers":
             bounds = frozenset(_NUMBER.findall(first.text))
             other = Unit(first.code, tuple(_altered(group, rng, bounds) for group in first.groups))

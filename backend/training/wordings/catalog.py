@@ -4,7 +4,18 @@ from importlib import import_module
 
 from k3agent.backend.training.wordings.grammar import Goal, WordingError
 
-FAMILIES = ("inspect", "change", "add", "create", "repair", "limits", "join", "second", "everyday")
+FAMILIES = (
+    "inspect",
+    "change",
+    "add",
+    "create",
+    "repair",
+    "limits",
+    "join",
+    "second",
+    "everyday",
+    "described",
+)
 
 
 def _load() -> dict[str, Goal]:
