@@ -68,7 +68,7 @@ _USUAL = frozenset(("7", "10", "12", "24", "60", "100", "365", "1000", "1024", "
 _TURNED = {"<": (">=", ">"), "<=": (">", ">="), ">": ("<=", "<"), ">=": ("<", "<=")}
 _GIVE_NONE = frozenset("add append clear discard extend insert remove reverse sort update".split())  # noqa: SIM905
 """Methods of lists, sets and dicts that change them and give nothing."""
-_PROSE = frozenset(("a", "an", "it", "nothing", "the", "two", "what"))
+_PROSE = frozenset(("a", "an", "it", "lines", "nothing", "the", "times", "two", "what", "with"))
 """First words of sentences: what begins with another one begins with a name from the code."""
 _HEAD = re.compile(r"\s*(?:async )?def (\w+)")
 _IDENTIFIER = re.compile(r"(?:self\.)?[A-Za-z_]\w*")
@@ -196,7 +196,7 @@ def _of_line(rows: Rows, line: int, old: str, new: str, error: str) -> str:
 
 
 def _twin(rows: Rows, line: int, old: str) -> int:
-    """The line of the other branch that holds the same, where each branch of a condition is one line; or 0."""
+    """The line of the other branch that holds the same, where each branch is one line; or 0."""
     text = dict(rows)
     for other, between in ((line + 2, line + 1), (line - 2, line - 1)):
         head = min(line, other) - 1
