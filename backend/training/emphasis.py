@@ -29,7 +29,8 @@ _PART = re.compile(rb"\w+|\s|[^\w\s]")
 _TASK = re.compile(rb"(?:\d+ tasks\. The first|Task \d+ of \d+):")
 _ARROW = re.compile(rb"(\S+) (?:->|becomes) (\S+?)(: no\.)?[:.;]?(?=\s|$)")
 """A change that is announced, or one that is told of as tried in vain."""
-_LINE = re.compile(rb"\b[Ll]ine (\d+)")
+_LINE = re.compile(rb"\b[Ll]ine (\d+)|(?<!\S)\S+ is like \S+\.")
+"""A line's number; two names of which one is written wrongly."""
 _REASON = re.compile(rb"(?:^|(?<=[.?] ))(?:[^.?]|[.?](?! ))+[.?] (?=Line \d+ has )")
 
 
@@ -70,7 +71,8 @@ def _decisions(text: bytes) -> Iterator[tuple[int, int, float]]:
     for match in _REASON.finditer(thought):
         yield match.start(), match.end(), REASON_WEIGHT
     for match in _LINE.finditer(thought):
-        yield match.start(1), match.end(1), CHANGE_WEIGHT
+        group = 1 if match[1] else 0
+        yield match.start(group), match.end(group), CHANGE_WEIGHT
 
 
 def _changes(text: bytes, edits: list[dict[str, str]]) -> Iterator[tuple[int, int]]:

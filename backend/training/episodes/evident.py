@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+ALONE = "stands nowhere else."
 SHORTEST = 4
 """Letters of a name that can be told from a slip of it."""
 _CALLED = frozenset(
@@ -81,14 +82,14 @@ def _misspelled(node: Function, text: str) -> Iterator[Oddity]:
         if item.id not in bound and not hasattr(builtins, item.id) and _once(item.id, text):
             like = next((other for other in sorted(bound) if is_slip(item.id, other)), "")
             if like:
-                yield Oddity(item.lineno, f"{item.id} stands nowhere else")
+                yield Oddity(item.lineno, f"{item.id} {ALONE[:-1]}")
     for item in ast.walk(node):
         if not isinstance(item, ast.Attribute) or not _once(item.attr, text):
             continue
         others = re.findall(rf"{re.escape(ast.unparse(item.value))}\.(\w+)", text)
         like = next((other for other in others if is_slip(item.attr, other)), "")
         if like:
-            yield Oddity(item.lineno, f"{item.attr} stands nowhere else")
+            yield Oddity(item.lineno, f"{item.attr} {ALONE[:-1]}")
 
 
 def _once(name: str, text: str) -> bool:

@@ -23,6 +23,7 @@ MOST_NAMES = 10
 _NAME = re.compile(r"[A-Za-z_]\w{2,}")
 _FUNCTION = re.compile(r"\s*(async )?def ")
 _TEXTS = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|#.*")
+_DOCUMENTED = re.compile(r"(\"{3}|'{3}).*?\1", re.DOTALL)
 _SLIPPING = re.compile(r"(?<![\w'\"])(self\.|\w+\.)?([A-Za-z_]\w{3,})\b(?!['\"])|\[['\"](\w{4,})['\"]\]")
 _KEEP = frozenset((*keyword.kwlist, "self"))
 _USUAL = _KEEP | frozenset(dir(builtins))
@@ -44,6 +45,13 @@ def near_hint(view: View, line: int, old: str, new: str) -> str:
     numbers = [number for number, names in places.items() if right in names]
     above = [number for number in numbers if number < line]
     return f" {wrong} is like {right} of line {max(above) if above else min(numbers)}." if numbers else ""
+
+
+def names_in(view: View, first: int, last: int) -> list[str]:
+    """All names in some lines as they come, each once: a wrong one stands among those that it is like."""
+    text = "\n".join(row for number, row in view.lines if first <= number <= last)
+    text = _TEXTS.sub(" ", _DOCUMENTED.sub(" ", text))
+    return [name for name in dict.fromkeys(_NAME.findall(text)) if name not in _USUAL]
 
 
 def _closest(wrong: str, words: set[str]) -> list[str]:

@@ -1,17 +1,29 @@
 """Real code is said to be wrong, no test says how: what is evident is mended, else the user is asked."""
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.editing import around
+from k3agent.backend.training.episodes.editing import around, changed_part
+from k3agent.backend.training.episodes.evident import ALONE
 from k3agent.backend.training.episodes.families.repair import (
     VAGUE,
     change_and_run,
     nothing_evident,
     run_tests,
 )
-from k3agent.backend.training.episodes.oddlines import draw_odd
+from k3agent.backend.training.episodes.nearby import names_in
+from k3agent.backend.training.episodes.oddlines import Odd, draw_odd
 from k3agent.backend.training.episodes.policy import one_definition
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
+
+ALL_RIGHT = "Each is written right."
+
+
+def _likeness(odd: Odd) -> str:
+    """Which of the names in view is written wrongly, or that none is."""
+    if not odd.said.endswith(ALONE):
+        return ALL_RIGHT
+    wrong, right = changed_part(odd.broken.wrong, odd.broken.right)
+    return f"{wrong} is like {right}."
 
 
 @goal("fix_odd", "fix", 3.0)
@@ -29,11 +41,12 @@ def fix_odd(ctx: Setting) -> Plan | None:
     def play(session: Session) -> tuple[str, str]:
         found, hit = one_definition(session, name, f"{task} Find its definition.")
         view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.", least=size + 1)
-        if odd.said:
-            why = f"{found} is wrong. Line {broken.line}: {odd.said}"
-            return change_and_run(session, view, broken, found, why)
         last = hit.line + size - 1
-        think = f"Nothing in {found} is evidently odd. See what the tests say."
+        names = f"Names: {', '.join(names_in(view, hit.line, last))}."
+        if odd.said:
+            why = f"{found} is wrong. {names} {_likeness(odd)} Line {broken.line}: {odd.said}"
+            return change_and_run(session, view, broken, found, why)
+        think = f"{names} {ALL_RIGHT} Nothing in {found} is evidently odd. See what the tests say."
         try:
             run, _ = run_tests(session, think, stop=True)
         except Report:

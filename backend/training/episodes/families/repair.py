@@ -107,7 +107,7 @@ def _endless(last: str) -> Report:
 def mend(session: Session, view: View, broken: Broken, why: str) -> None:
     """Change the wrong line to the right one."""
     wrong, right = broken.wrong, broken.right
-    hint = near_hint(view, broken.line, wrong.strip(), right.strip())
+    hint = "" if " is like " in why else near_hint(view, broken.line, wrong.strip(), right.strip())
     why += hint or _purpose(view, broken.line)
     if wrong.lstrip() == right.lstrip():
         think = f"{why} Line {broken.line} is indented wrongly: {wrong.strip()}. It belongs further out."
