@@ -216,7 +216,14 @@ def draw_checked(ctx: Setting) -> Checked | None:
     first = first_task(ctx, broken.files)
     if first is None or len(broken.bad) + len(broken.tests) > LONGEST_CODE:
         return None
-    return Checked(first, [broken], ctx.rng.choice(COMMANDS).format(path=broken.test_path))
+    return Checked(first, [broken], command_for(ctx, broken.test_path))
+
+
+def command_for(ctx: Setting, test_path: str) -> str:
+    """A check that runs the tests. `pytest` alone finds only modules that lie beside them."""
+    is_beside = not any("/" in path for path in (test_path, *ctx.facts.test_paths()))
+    fits = [one for one in COMMANDS if one.startswith("python") or is_beside]
+    return ctx.rng.choice(fits).format(path=test_path)
 
 
 @goal("check_failed", "fix", 2.0, level=1)
