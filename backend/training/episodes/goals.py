@@ -304,9 +304,9 @@ def joined(ctx: Setting) -> Plan | None:
         family = ctx.rng.choice(JOINABLE[:4] if plans and ctx.rng.random() < 0.3 else JOINABLE)
         entries = table[family]
         plan = ctx.rng.choices(entries, [item.weight for item in entries])[0].make(ctx)
-        if plan is None or plan.prepare or plan.setup or any("\n" in value for value in plan.slots.values()):
+        if plan is None or plan.prepare or plan.setup or plan.prompt is not None:
             continue
-        if plan.goal not in PAIRS:
+        if plan.goal not in PAIRS and not any("\n" in value for value in plan.slots.values()):
             plans.append(plan)
         if len(plans) == 2:
             break

@@ -46,6 +46,7 @@ async def _inline(function: Callable[..., Any], *args: Any) -> Any:
 setattr(grep_module, "asyncio", SimpleNamespace(to_thread=_inline))  # noqa: B010 - a module's attribute on purpose
 # The folder lies in memory; git is to say what it says on a disk where there is no repository.
 ENVIRON = {**os.environ, "GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"}
+ENVIRON.pop("PYTHONSAFEPATH", None)  # with it `python -c` would not find the project's modules
 FAILED_BEFORE = (
     "this same call failed before, and nothing has changed since."
     " Change the arguments, look again, or report what is wrong."
