@@ -29,7 +29,7 @@ from k3agent.backend.training.episodes.wording import say
 
 FIRST = (
     "set_const set_const set_const_in set_key add_line_end add_line_start add_const add_import create_file "
-    "replace_text delete_line add_after set_spoken create_file_lines rename add_bullet"
+    "replace_text delete_line add_after set_spoken create_file_lines add_bullet"
 )
 """Small tasks that come before the check; their checkers look at files only."""
 LONGEST_FIRST = 1000
