@@ -145,8 +145,8 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
         "--sums",
         choices=["auto", "collectives", "symmetric"],
         default="auto",
-        help="how processes add up small tensors; symmetric: through memory that all GPUs see, if there is any"
-        " (no GPU has run this yet); collectives: like the rest; auto: collectives (default: auto)",
+        help="how processes add up small tensors; symmetric: on GPUs, through memory that all of them see (no"
+        " GPU has run this yet); collectives: like the rest; auto: collectives (default: auto)",
     )
 
 

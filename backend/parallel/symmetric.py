@@ -2,9 +2,10 @@
 
 What is added up is copied into a buffer, of which each rank has one; a kernel on each rank waits for the
 others by signals beside the buffers and reads them. So sums must follow each other on one stream, in the same
-order on all ranks, and what is summed here is decided by type and size, which are the same on all. Nobody but
-the peer ends the wait for a peer: a process that could have such a kernel under way must leave without
-freeing its buffer, since that waits for the device.
+order on all ranks, and what is summed here is decided by type and size, which are the same on all.
+
+A kernel waits for a rank that is gone until its own process ends. Freeing the buffer waits for the device, so
+ranks that part in anger must end without doing so (`processes.end_process`, `engine/worker.py`).
 """
 
 import logging
@@ -53,8 +54,8 @@ class Memory(Protocol):
 class TorchMemory:
     """Buffers and kernels of torch, for ranks of one machine that have a GPU each.
 
-    One-shot kernels read all buffers, whole, on each rank. In which order a rank then adds them depends on
-    the version of torch, and with two ranks does not matter. Two-shot ones add each part on one rank, which
+    One-shot kernels read all buffers, whole, on each rank. That all then add them in the same order torch
+    does not promise, and with two ranks it does not matter. Two-shot ones add each part on one rank, which
     hands it to all: whatever the order, all have the same bits.
     """
 
