@@ -5,7 +5,7 @@ others by signals beside the buffers and reads them. So sums must follow each ot
 order on all ranks, and what is summed here is decided by type and size, which are the same on all.
 
 A kernel waits for a rank that is gone until its own process ends. Freeing the buffer waits for the device, so
-ranks that part in anger must end without doing so (`processes.end_process`, `engine/worker.py`).
+ranks that end after a loss must do so without freeing it (`processes.end_process`, `engine/worker.py`).
 """
 
 import logging
