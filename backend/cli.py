@@ -141,6 +141,13 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
         help="deal whole experts out to M groups of the N processes (default 1: all cut every expert)",
     )
     add("--collectives", choices=["gloo", "nccl"], help="how processes talk (default: by device)")
+    add(
+        "--sums",
+        choices=["auto", "collectives", "symmetric"],
+        default="auto",
+        help="how processes add up small tensors; symmetric: on GPUs, through memory that all of them see (no"
+        " GPU has run this yet); collectives: like the rest; auto: collectives (default: auto)",
+    )
 
 
 def _add_engine_flags(group: "argparse._ArgumentGroup") -> None:

@@ -97,6 +97,7 @@ def _settings(args: argparse.Namespace, folder: Path, disk: DiskCache | None) ->
         tensor_parallel=args.tp or 1,
         expert_parallel=args.expert_parallel,
         backend=args.collectives,
+        sums=args.sums,
         **{name: value for name, value in chosen.items() if value is not None},
     )
 

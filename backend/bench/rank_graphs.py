@@ -3,7 +3,8 @@ when one of them is killed.
 
 What is compared runs at the same fixed shapes with the same kernels, so it must be equal to the bit, although
 in bf16, for which there are kernels that a graph can hold. That these shapes give one rank's tokens, the step
-`tokens` shows in float64.
+`tokens` shows in float64. With `--sums symmetric` graphs hold small sums through symmetric memory, which
+on two ranks are compared with sums by NCCL: two numbers have one sum.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import httpx
 
 from k3agent.backend.bench import rank_results as results
 from k3agent.backend.bench.rank_server import Server, kill
-from k3agent.backend.bench.rank_tokens import Lives, fitting, models, play
+from k3agent.backend.bench.rank_tokens import Lives, fitting, models, other_hits, play
 from k3agent.backend.bench.widened import widen
 from k3agent.backend.config import ModelConfig
 from k3agent.backend.errors import BackendError
@@ -43,13 +44,14 @@ class Job:
     ranks: int
     dealt: int
     graphs: str
+    sums: str = "auto"
 
     @property
     def layout(self) -> str:
         return results.name_of(self.ranks, self.dealt)
 
 
-def jobs(fixtures: Path, work: Path, ranks: int) -> list[Job]:
+def jobs(fixtures: Path, work: Path, ranks: int, sums: str = "auto") -> list[Job]:
     """Both ways of each layout side by side. Of models that differ in nothing but the type of their numbers
     or their encoder of images, which no prompt asks here, one is enough."""
     made: list[Job] = []
@@ -62,38 +64,40 @@ def jobs(fixtures: Path, work: Path, ranks: int) -> list[Job]:
             continue
         seen.append(text)
         made += [
-            Job(source.name, folder, *layout, graphs)
+            Job(source.name, folder, *layout, *way)
             for layout in fitting(config, ranks)
-            for graphs in (WITHOUT, WITH)
+            for way in ((WITHOUT, sums if ranks > 2 else "auto"), (WITH, sums))
         ]
     return made
 
 
 def judge(table: results.Table, job: Job, without: Lives | str, found: Lives | str) -> None:
     """A row about a layout with graphs beside the same without; a text is what went wrong."""
-    what = f"{job.name}, tokens with graphs beside those without"
+    near = ", sums by symmetric memory" if job.sums == "symmetric" else ""
+    what = f"{job.name}, tokens with graphs{near} beside those without"
     if isinstance(without, str) or isinstance(found, str):
         table.fail(what, job.layout, found if isinstance(found, str) else f"without: {without}")
         return
     if table.device != "cpu":
         used = [life["has_graphs"] for life in (*without, *found)]
         table.add(f"{job.name}, graphs", job.layout, f"{used}", used == [False, False, True, True])
+        if near:
+            used = [life["is_symmetric"] for life in found]
+            table.add(f"{job.name}{near}", job.layout, f"{used}", all(used))
     pairs = [
         (ids, life["tokens"].get(name))
         for first, life in zip(without, found, strict=True)
         for name, ids in first["tokens"].items()
     ]
     num_same = sum(ids == others for ids, others in pairs)
-    is_same = num_same == len(pairs) and [life["cached"] for life in without] == [
-        life["cached"] for life in found
-    ]
-    count = sum(len(ids) for ids, _ in pairs)
-    table.add(what, job.layout, f"{num_same} of {len(pairs)} answers the same, {count} tokens", is_same)
+    count, others = sum(len(ids) for ids, _ in pairs), other_hits(found, without)
+    value = f"{num_same} of {len(pairs)} answers the same, {count} tokens{others}"
+    table.add(what, job.layout, value, num_same == len(pairs) and not others)
 
 
 def kill_in_replay(job: Job, folder: Path, options: argparse.Namespace, table: results.Table) -> None:
     """A server that replays graphs, and its last rank killed meanwhile."""
-    flags = ("--dtype", DTYPE, "--graphs", WITH)
+    flags = ("--dtype", DTYPE, "--graphs", WITH, "--sums", options.sums)
     try:
         with Server(job.folder, folder, options, job.ranks, job.dealt, flags) as server:
             server.name += ", with graphs"
@@ -116,14 +120,15 @@ def main(arguments: list[str]) -> int:
         if left <= 0:
             return "no time was left"
         try:
-            return play(job.folder, job.ranks, job.dealt, options.device, left, job.graphs, DTYPE)
+            ways = (job.graphs, DTYPE, job.sums)
+            return play(job.folder, job.ranks, job.dealt, options.device, left, *ways)
         except subprocess.TimeoutExpired:
             return "not over when the time was"
         except (BackendError, ValueError) as error:
             return str(error)
 
     with tempfile.TemporaryDirectory() as work:
-        several = jobs(options.fixtures, Path(work), options.ranks)
+        several = jobs(options.fixtures, Path(work), options.ranks, options.sums)
         with ThreadPoolExecutor(AT_ONCE if options.device != "cpu" else AT_ONCE_CPU) as pool:
             killing = pool.submit(kill_in_replay, several[0], Path(work), options, table)
             found = pool.map(run, several)

@@ -9,9 +9,14 @@ import argparse
 import json
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from k3agent.backend.bench.rank_results import is_symmetric
+from k3agent.backend.cache.disk_writer import at_once
+from k3agent.backend.cache.tiers import PageRecord, StateRecord
+from k3agent.backend.cache.tiers_disk import DiskTier
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.config import PAGE_SIZE
 from k3agent.backend.engine.engine import Engine
@@ -41,6 +46,22 @@ def requests(wave: int) -> list[Add]:
     return made
 
 
+def await_writes(disk: DiskTier) -> None:
+    """From now on what is saved is on disk at once. Else hits depend on when the writer's thread gets to it:
+    only what is written can be found, and a state that a longer one supersedes while it waits is left out.
+    """
+    save = disk.save
+
+    def save_at_once(
+        pages: list[PageRecord], state: StateRecord, now: int, settled: Callable[[], None] = at_once
+    ) -> bool:
+        is_saved = save(pages, state, now, settled)
+        disk.flush(now)
+        return is_saved
+
+    disk.save = save_at_once
+
+
 def life(settings: EngineSettings) -> dict[str, Any]:
     """All waves; tokens, and cached tokens by tier, of each request."""
     runner, _ = Runner.load(settings)
@@ -52,6 +73,8 @@ def life(settings: EngineSettings) -> dict[str, Any]:
     runner.max_model_len = NUM_PAGES * PAGE_SIZE // 2
     engine = Engine(runner, Tokenizer.from_dir(settings.model_dir), settings)
     engine.attach_tiers()
+    if engine.cache.lower is not None and engine.cache.lower.disk is not None:
+        await_writes(engine.cache.lower.disk)
     tokens: dict[str, list[int]] = {}
     cached: dict[str, dict[str, int]] = {}
     num_guessed = 0
@@ -68,9 +91,9 @@ def life(settings: EngineSettings) -> dict[str, Any]:
                     cached[report.request_id] = dict(report.num_cached_by_tier)
                     num_guessed += report.num_draft
     # asked at the end: a capture that fails ends them
-    has_graphs = runner.has_graphs
+    how = {"has_graphs": runner.has_graphs, "is_symmetric": is_symmetric(runner.model.shard.comm)}
     engine.close()
-    return {"tokens": tokens, "cached": cached, "num_guessed": num_guessed, "has_graphs": has_graphs}
+    return {"tokens": tokens, "cached": cached, "num_guessed": num_guessed} | how
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -82,6 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--device", default="cpu")
     add("--dtype", default="float64")
     add("--graphs", choices=["auto", "off", "padded"], default="off")
+    add("--sums", choices=["auto", "symmetric"], default="auto")
     add("--disk", required=True, help="an empty folder for the disk cache")
     options = parser.parse_args(argv)
     settings = EngineSettings(
@@ -96,6 +120,7 @@ def main(argv: list[str] | None = None) -> int:
         speculation="prompt-lookup",
         exactness="off",
         graphs=options.graphs,
+        sums=options.sums,
         host_cache_bytes=16 << 20,
         disk_cache_dir=options.disk,
     )

@@ -1,8 +1,9 @@
 """Steps `rates` and `slice`: prefill and decode of stand-ins of real shape, and the share of the time that
 ranks spend on each other.
 
-`rates`: four layers of K3, on one rank and on several. `slice`: as many layers as only several cards hold, up
-to 24. Both run the engine's own runner, prefix cache and rank processes.
+`rates`: four layers of K3, on one rank and on several; with `--sums symmetric` those with graphs also with
+small sums through symmetric memory. `slice`: as many layers as only several cards hold, up to 24. Both run
+the engine's own runner, prefix cache and rank processes.
 """
 
 import argparse
@@ -14,9 +15,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -53,15 +54,18 @@ TINY = Plan((64, 128), (1, 3), 70, 6, 1, 128, 16 << 20, 512)
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks, groups of experts, and whether short passes run as graphs."""
+    """Ranks, groups of experts, whether short passes run as graphs, and how small sums are made."""
 
     ranks: int
     dealt: int
     has_graphs: bool = False
+    sums: Literal["auto", "symmetric"] = "auto"
 
     @property
     def name(self) -> str:
-        return results.name_of(self.ranks, self.dealt) + (", with graphs" if self.has_graphs else "")
+        graphs = ", with graphs" if self.has_graphs else ""
+        near = ", sums by symmetric memory" if self.sums == "symmetric" else ""
+        return results.name_of(self.ranks, self.dealt) + graphs + near
 
 
 @dataclass
@@ -94,6 +98,7 @@ def running(layout: Layout, model_dir: str, device: str, plan: Plan) -> Iterator
         max_model_len=plan.max_model_len,
         max_running=max(plan.users),
         graphs="auto" if layout.has_graphs else "off",
+        sums=layout.sums,
         speculation="off",
         tensor_parallel=layout.ranks,
         expert_parallel=layout.dealt,
@@ -193,6 +198,10 @@ def measure(
                     has = run.session.runner.has_graphs
                     value = "CUDA graphs" if has else "as they are"
                     table.add("short passes", layout.name, value, has == layout.has_graphs)
+                    if layout.sums == "symmetric":
+                        near = results.is_symmetric(run.session.runner.model.shard.comm)
+                        value = "symmetric memory" if near else "NCCL"
+                        table.add("small sums", layout.name, value, near)
                     table.add("memory in use", layout.name, "; ".join(used_bytes(layout.ranks)))
                 prefill(run, plan, table, layout.name)
                 decode(run, plan, table, layout.name)
@@ -207,16 +216,24 @@ def _stack_bytes(run: Running) -> int:
     return sum(value.nbytes for name, value in found if ".experts.w" in name)
 
 
+def order(ranks: int, sums: str) -> list[Layout]:
+    """The layouts to measure; what is worth most comes first."""
+    plain = [Layout(*layout) for layout in results.layouts(ranks)]
+    captured = [replace(layout, has_graphs=True) for layout in plain]
+    one = (Layout(1, 1, has_graphs=True), Layout(1, 1))
+    if sums == "symmetric":
+        near = [replace(layout, sums=sums) for layout in captured]
+        return [captured[-1], near[-1], captured[0], near[0], one[0]]
+    return [captured[0], plain[0], one[0], captured[-1], plain[-1], one[1]]
+
+
 def rates(options: argparse.Namespace, plan: Plan) -> int:
     """Four layers on one rank and on several."""
     table = results.Table("rates", options.out, options.device)
     deadline = time.monotonic() + options.limit_s
     raw = rank_standin.group_of_k3(options.tiny, options.ranks)
-    plain = [Layout(*layout) for layout in results.layouts(options.ranks)]
-    captured = [Layout(*layout, has_graphs=True) for layout in results.layouts(options.ranks)]
-    one = (Layout(1, 1, has_graphs=True), Layout(1, 1))
     longest = 0.0
-    for layout in (captured[0], plain[0], one[0], captured[-1], plain[-1], one[1]):
+    for layout in order(options.ranks, options.sums):
         begun = time.monotonic()
         if begun + 0.7 * longest > deadline:
             table.add("rates", layout.name, "no time was left")

@@ -6,7 +6,6 @@ The kernels are those of symmetric memory that copy between two cards; the ones 
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -16,16 +15,17 @@ from torch import Tensor
 
 from k3agent.backend.bench import rank_results as results
 from k3agent.backend.parallel.comm import GroupComm
+from k3agent.backend.parallel.symmetric import ONE_SHOT, TWO_SHOT, TorchMemory, agree
 
 MODULE = "k3agent.backend.bench.rank_reduce"
 WIDTH = 7168
 TOKENS = (1, 8, 32, 256, 2048)
-KERNELS = ("one_shot_all_reduce", "two_shot_all_reduce_")
-MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 REPEATS, SECONDS = 200, 0.5
 """A measurement is so many calls, fewer when a call takes long."""
 IN_A_GRAPH, MOST_IN_A_GRAPH = 56, 32
-"""Calls that a graph holds, about those of the stand-in's step, and the most tokens of such a step."""
+"""Calls that a graph holds, about those of 18 layers of K3, and the most tokens of a step in a graph."""
+_LEAST = 2.0**-100
+"""So many sums of sums stay within bf16."""
 
 Timed = Callable[[Tensor], Tensor]
 
@@ -49,19 +49,45 @@ def time_us(call: Timed, x: Tensor, comm: GroupComm) -> float:
     return -comm.least(round(-mine * 100)) / 100
 
 
-def time_in_graph_us(call: Timed, x: Tensor, comm: GroupComm) -> float:
-    """Microseconds of one call in a CUDA graph of many, the slowest rank's."""
-    graph = torch.cuda.CUDAGraph()
+def fill(x: Tensor, rank: int) -> None:
+    """Numbers that differ by rank and by place."""
+    places = torch.arange(x.numel(), device=x.device) % 8 + 1
+    x.copy_((places * (rank + 1) * _LEAST).view(x.shape))
+
+
+def is_sum_of_sums(found: Tensor, x: Tensor, world: int) -> bool:
+    """Is `found` what the last of a graph's calls must give after `fill`? Those that write into `x` add up
+    what the one before has left there; with more than two ranks they round."""
+    expected = torch.empty_like(x)
+    fill(expected, world * (world + 1) // 2 - 1)
+    count = IN_A_GRAPH - 1 if found.data_ptr() == x.data_ptr() else 0
+    expected = (expected.double() * float(world) ** count).to(x.dtype)
+    if world == 2:
+        return torch.equal(found, expected)
+    return torch.allclose(found.double(), expected.double(), rtol=0.5, atol=0.0)
+
+
+def time_in_graph_us(call: Timed, x: Tensor, comm: GroupComm) -> tuple[float, bool]:
+    """Microseconds of one call in a CUDA graph of many, the slowest rank's; and whether it adds up."""
+    graph, found = torch.cuda.CUDAGraph(), x
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(IN_A_GRAPH):
-            call(x)
-    comm.least(0)  # all have theirs before anybody replays
+            found = call(x)
+    fill(x, comm.rank)
+    _settle(x.device)
+    comm.least(0)  # all have theirs, and have filled it, before anybody replays
+    graph.replay()
+    is_right = bool(comm.least(int(is_sum_of_sums(found, x, comm.world))))
+    # repeated sums of a tensor grow; zeros do not
+    x.zero_()
+    _settle(x.device)
+    comm.least(0)
 
     def replay(value: Tensor) -> Tensor:
         graph.replay()
         return value
 
-    return time_us(replay, x, comm) / IN_A_GRAPH
+    return time_us(replay, x, comm) / IN_A_GRAPH, is_right
 
 
 def _settle(device: torch.device) -> None:
@@ -79,9 +105,9 @@ def add_in_graph(call: Timed, x: Tensor, comm: GroupComm, name: str, table: resu
     """A row of the same in a graph, where a step of so many tokens has one."""
     if x.device.type != "cuda" or x.numel() > MOST_IN_A_GRAPH * WIDTH:
         return
-    us = time_in_graph_us(call, x, comm)
+    us, is_right = time_in_graph_us(call, x, comm)
     if table is not None:
-        table.add(f"{name}, in a graph", _name(comm), shown(us, x, comm.world))
+        table.add(f"{name}, in a graph", _name(comm), shown(us, x, comm.world), is_right)
 
 
 def by_library(comm: GroupComm, device: torch.device, table: results.Table | None) -> dict[int, float]:
@@ -104,42 +130,49 @@ def by_library(comm: GroupComm, device: torch.device, table: results.Table | Non
 def by_symmetric_memory(
     comm: GroupComm, device: torch.device, table: results.Table | None, beside: dict[int, float]
 ) -> None:
-    """Kernels of torch over memory that all cards see."""
-    import torch.distributed._symmetric_memory as symmetric  # lazy: only where there are GPUs
-
+    """Kernels of torch over memory that all cards see: alone, and with the copies that the engine needs."""
     group = torch.distributed.group.WORLD
     assert group is not None
-    # the others may use what the switch adds; what torch has chosen itself is not among those it lets choose
+    memories = [TorchMemory(group, device, kernel) for kernel in (ONE_SHOT, TWO_SHOT)]
     try:
-        if symmetric.get_backend(device) != "CUDA":
-            symmetric.set_backend("CUDA")
+        buffer = memories[0].allocate(max(TOKENS) * WIDTH * 2)
     except RuntimeError as error:
         # the same on all ranks, and nothing was exchanged
-        if table is not None:
-            found = symmetric.get_backend(device)
-            table.fail("symmetric memory", _name(comm), f"torch has {found}: {error}")
+        if table is not None and device.type == "cuda":
+            table.fail("symmetric memory", _name(comm), error)
+        elif table is not None:
+            table.add("symmetric memory", _name(comm), f"not run: {error}")
         return
-    memory = symmetric.empty(max(TOKENS) * WIDTH, dtype=torch.bfloat16, device=device)
-    symmetric.rendezvous(memory, group.group_name)
+    memories[0].meet(buffer)
+    rows = buffer.view(torch.bfloat16)
+    small = agree(TorchMemory(group, device), comm.rank, comm.world, comm.least)
+    if small is None and table is not None:
+        table.fail("sums as the engine makes them", _name(comm), "no symmetric memory, see the log")
     for tokens in TOKENS:
-        x = memory[: tokens * WIDTH]
-        for name in KERNELS:
-            kernel = getattr(torch.ops.symm_mem, name)
+        x = rows[: tokens * WIDTH]
+        for memory in memories:
+            add_row(memory.add, x, comm, f"{memory.kernel}, {tokens} x {WIDTH} bf16", table, beside[tokens])
+        own = torch.zeros(tokens, WIDTH, dtype=torch.bfloat16, device=device)
+        if small is not None and small.takes(own):
+            name = f"symmetric memory as the engine uses it, {tokens} x {WIDTH} bf16"
+            add_row(small.add, own, comm, name, table, beside[tokens])
 
-            def call(value: Tensor, kernel: Callable[..., Tensor] = kernel) -> Tensor:
-                return kernel(value, "sum", group.group_name)
 
-            x.fill_(1 / 1024)
-            torch.cuda.synchronize(device)
-            comm.least(0)  # all have filled theirs before anybody reads
-            is_sum = bool((call(x) == comm.world / 1024).all())
-            comm.least(0)
-            x.zero_()
-            us, what = time_us(call, x, comm), f"{name}, {tokens} x {WIDTH} bf16"
-            if table is not None:
-                value = f"{shown(us, x, comm.world)}, {beside[tokens] / us:.2f} times NCCL's rate"
-                table.add(what, _name(comm), value, is_sum)
-            add_in_graph(call, x, comm, what, table)
+def add_row(
+    call: Timed, x: Tensor, comm: GroupComm, name: str, table: results.Table | None, nccl_us: float
+) -> None:
+    """Check and time one kind of sum, and the same in a graph."""
+    x.fill_(1 / 1024)
+    torch.cuda.synchronize(x.device)
+    comm.least(0)  # all have filled theirs before anybody reads
+    is_sum = bool((call(x) == comm.world / 1024).all())
+    comm.least(0)
+    x.zero_()
+    us = time_us(call, x, comm)
+    if table is not None:
+        value = f"{shown(us, x, comm.world)}, {nccl_us / us:.2f} times NCCL's rate"
+        table.add(name, _name(comm), value, is_sum)
+    add_in_graph(call, x, comm, name, table)
 
 
 def _name(comm: GroupComm) -> str:
@@ -150,11 +183,7 @@ def work(options: argparse.Namespace, comm: GroupComm) -> int:
     device = results.device_of(comm.rank, options)
     table = results.Table("reduce", options.out, options.device) if comm.rank == 0 else None
     beside = by_library(comm, device, table)
-    if device.type == "cuda" and os.environ.get(MULTICAST) == "1":
-        by_symmetric_memory(comm, device, table, beside)
-    elif table is not None:
-        why = "no GPU" if device.type == "cpu" else f"{MULTICAST} is not 1"
-        table.add("symmetric memory", _name(comm), f"not run: {why}")
+    by_symmetric_memory(comm, device, table, beside)
     return 0 if table is None else table.status
 
 

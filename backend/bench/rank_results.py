@@ -19,7 +19,7 @@ import torch
 from k3agent.backend.errors import PeerLostError
 from k3agent.backend.kernels.bench import environment
 from k3agent.backend.parallel import groups
-from k3agent.backend.parallel.comm import GroupComm
+from k3agent.backend.parallel.comm import Comm, GroupComm
 from k3agent.backend.parallel.processes import Raised, RankProcesses, attach, end_process
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,7 @@ def parser(step: str, description: str | None) -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, help="folder for the table")
     add("--fixtures", type=Path, help="folder of tiny models")
     add("--limit-s", type=float, default=300.0, help="seconds, at most, as far as the step can tell")
+    add("--sums", choices=["auto", "symmetric"], default="auto", help="of `graphs` and `rates`")
     add("--tiny", action="store_true", help="tiny shapes, for a test of the command itself")
     return made
 
@@ -101,6 +102,11 @@ def layouts(ranks: int) -> list[tuple[int, int]]:
 def name_of(ranks: int, groups_: int) -> str:
     """A layout for people."""
     return "1 rank" if ranks == 1 else f"{ranks} ranks, experts {'whole' if groups_ == ranks else 'cut'}"
+
+
+def is_symmetric(comm: Comm) -> bool:
+    """Are small sums made through symmetric memory?"""
+    return isinstance(comm, GroupComm) and comm.small_sums is not None
 
 
 def device_of(rank: int, options: argparse.Namespace) -> torch.device:

@@ -97,6 +97,7 @@ class Session:
         if step.is_ours:
             command += ["--out", str(options.folder), "--limit-s", f"{allowed:.0f}"]
             command += ["--fixtures", str(options.fixtures), *(["--tiny"] if options.tiny else [])]
+            command += ["--sums", options.sums] if options.sums != "auto" else []
         return command
 
     def _step(self, step: Step, allowed: float) -> None:
@@ -167,6 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--out", type=Path, required=True, help="the folder that comes back")
     add("--limit-s", type=float, default=520.0, help="seconds, at most (default: 520)")
     add("--steps", default=",".join(known), help=f"some of {','.join(known)}")
+    sums = "symmetric: `graphs` and `rates` also with small sums through symmetric memory (default: auto)"
+    add("--sums", choices=("auto", "symmetric"), default="auto", help=sums)
     add("--tiny", action="store_true", help="tiny shapes, for a test of the command itself")
     add("--folder", type=Path, default=WORK, help=f"of the steps, by number of ranks (default: {WORK})")
     options = parser.parse_args(argv)

@@ -53,6 +53,11 @@ Graphs = Literal["auto", "off", "padded"]
 that; `padded`: the same shapes anywhere, without capture."""
 
 
+Sums = Literal["auto", "collectives", "symmetric"]
+"""Small sums over ranks: `collectives`: like all others; `symmetric`: through symmetric memory, where all
+ranks can have it; `auto`: as `collectives`."""
+
+
 Kernels = Literal["auto", "triton", "reference"]
 """Who computes: `reference`: PyTorch; `triton`: Triton wherever it has the operation; `auto`: on a GPU Triton
 where it was measured to be faster."""
@@ -89,6 +94,7 @@ class EngineSettings:
     expert_parallel: int = 1
     backend: str | None = None
     """Of the collectives between ranks: `gloo` or `nccl`; None: by device."""
+    sums: Sums = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,9 @@ class Ranks:
         processes = RankProcesses(worker, world, on_loss)
         processes.tell(settings, store.port)
         try:
-            comm = groups.join_group(store, 0, world, backend_of(settings), device)
+            comm = groups.join_group(
+                store, 0, world, backend_of(settings), device, is_symmetric=settings.sums == "symmetric"
+            )
         except (RuntimeError, PeerLostError) as error:
             processes.lose(f"the ranks did not meet: {error}")
         return cls(processes, Shard(comm, settings.expert_parallel), comm)
@@ -215,7 +217,8 @@ def is_ranked(settings: EngineSettings) -> bool:
 
 def layout_of(settings: EngineSettings) -> str:
     """How the model is divided; saved states of one layout mean nothing to another."""
-    return f"tp{settings.tensor_parallel}ep{settings.expert_parallel}"
+    sums = "symmetric" if settings.sums == "symmetric" else ""
+    return f"tp{settings.tensor_parallel}ep{settings.expert_parallel}{sums}"
 
 
 def backend_of(settings: EngineSettings) -> str:

@@ -6,13 +6,14 @@ to do together.
 """
 
 import logging
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -86,7 +87,8 @@ def work(rank: int, commands: Connection, load: Load) -> None:
     device = groups.device_of(rank, world, settings.device)
     groups.set_environment()
     store = groups.join_store(world, port)
-    comm = groups.join_group(store, rank, world, backend_of(settings), device)
+    is_symmetric = settings.sums == "symmetric"
+    comm = groups.join_group(store, rank, world, backend_of(settings), device, is_symmetric=is_symmetric)
     Worker(settings, comm, load).serve(commands)
     groups.leave_group()
 
@@ -102,9 +104,18 @@ def main(arguments: list[str], load: Load = load_part) -> int:
         work(rank, commands, load)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         log.info("rank 0 is gone")
+        _leave(0)
     except Exception as error:
-        return _last_words(life, error)
+        _leave(_last_words(life, error))
     return 0
+
+
+def _leave(status: int) -> NoReturn:
+    """End with nothing freed: a buffer of symmetric memory that is freed waits for the device, and that may
+    wait for a rank that is gone."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _last_words(life: Connection, error: Exception) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
 from k3agent.backend.errors import PeerLostError
+from k3agent.backend.parallel.symmetric import SymmetricSums
 
 
 class Comm(Protocol):
@@ -68,6 +69,8 @@ class GroupComm:
         self._device = device or torch.device("cpu")
         # gloo's exchanges are done by the host
         self.is_capturable = torch.distributed.get_backend(group) == "nccl"
+        self.small_sums: SymmetricSums | None = None
+        """Where small tensors are added up, on all ranks or on none; None: with the others."""
 
     @property
     def rank(self) -> int:
@@ -78,6 +81,8 @@ class GroupComm:
         return self._world
 
     def all_reduce(self, x: Tensor) -> Tensor:
+        if self.small_sums is not None and self.small_sums.takes(x):
+            return self.small_sums.add(x)
         self._reduce(x, ReduceOp.SUM)
         return x
 

@@ -14,10 +14,14 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from k3agent.backend.errors import BackendError
 from k3agent.backend.parallel.comm import GroupComm
+from k3agent.backend.parallel.symmetric import MULTICAST, SymmetricSums, TorchMemory, agree
 
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 600.0
 """How long a rank waits for the slowest one, to start, to load or in a step, before that counts as stuck."""
+
+SET_UP_S = 60.0
+"""How long ranks wait for one that cannot make symmetric memory, before they go on without it."""
 
 
 def open_store(world: int) -> TCPStore:
@@ -42,8 +46,12 @@ def join_store(world: int, port: int) -> TCPStore:
     return TCPStore(LOOPBACK, port, world, is_master=False, timeout=timeout, wait_for_workers=False)
 
 
-def join_group(store: TCPStore, rank: int, world: int, backend: str, device: torch.device) -> GroupComm:
-    """Become `rank` of the group; returns when all have."""
+def join_group(
+    store: TCPStore, rank: int, world: int, backend: str, device: torch.device, *, is_symmetric: bool = False
+) -> GroupComm:
+    """Become `rank` of the group; returns when all have. `is_symmetric`: with small sums through symmetric
+    memory, if all ranks can have them.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)
     torch.distributed.init_process_group(
@@ -52,7 +60,20 @@ def join_group(store: TCPStore, rank: int, world: int, backend: str, device: tor
     comm = GroupComm(device=device)
     # connections are made at the first collective: whoever cannot be reached is known now
     comm.least(rank)
+    if is_symmetric:
+        comm.small_sums = _symmetric_sums(store, comm, device)
     return comm
+
+
+def _symmetric_sums(store: TCPStore, comm: GroupComm, device: torch.device) -> SymmetricSums | None:
+    group = torch.distributed.group.WORLD
+    assert group is not None
+    # torch's ranks meet at the store
+    store.set_timeout(timedelta(seconds=SET_UP_S))
+    try:
+        return agree(TorchMemory(group, device), comm.rank, comm.world, comm.least)
+    finally:
+        store.set_timeout(timedelta(seconds=TIMEOUT_S))
 
 
 def leave_group() -> None:
@@ -100,6 +121,6 @@ def set_environment() -> None:
         ("NCCL_SOCKET_IFNAME", loopback),
         ("NCCL_NVLS_ENABLE", "0"),
         ("NCCL_GRAPH_REGISTER", "0"),
-        ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
+        (MULTICAST, "1"),
     ):
         os.environ.setdefault(name, value)

@@ -5,16 +5,33 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support.tiny_k3 import write_tiny_k3
 
-from k3agent.backend.bench import gpu, rank_graphs, rank_layers, rank_results, rank_standin, ranks
+from k3agent.backend.bench import (
+    gpu,
+    rank_graphs,
+    rank_layers,
+    rank_play,
+    rank_rates,
+    rank_reduce,
+    rank_results,
+    rank_standin,
+    rank_tokens,
+    ranks,
+)
 from k3agent.backend.bench.standins import AloneOf
 from k3agent.backend.bench.widened import widen
+from k3agent.backend.cache.disk_writer import DiskWriter
+from k3agent.backend.cache.tiers import StateRecord
+from k3agent.backend.cache.tiers_disk import DiskTier
 from k3agent.backend.chat.tokenizer import Tokenizer
 from k3agent.backend.engine.messages import EngineSettings
 from k3agent.backend.errors import RANK_LOST_STATUS
@@ -85,11 +102,17 @@ def test_a_table_is_on_paper_after_each_row(tmp_path: Path) -> None:
 def test_answers_with_graphs_must_be_those_without_and_have_used_them(tmp_path: Path) -> None:
     job = rank_graphs.Job("tiny", tmp_path, 2, 1, rank_graphs.WITH)
 
-    def lives(token: int, has_graphs: bool) -> rank_graphs.Lives:
-        life = {"tokens": {"a": [1, 2], "b": [3, token]}, "cached": {"a": {"device": 4}}}
+    def lives(token: int, has_graphs: bool, near: bool = False, disk: int = 0) -> rank_graphs.Lives:
+        cached = {"a": {"device": 4, "disk": disk}}
+        life = {"tokens": {"a": [1, 2], "b": [3, token]}, "cached": cached, "is_symmetric": near}
         return [life | {"has_graphs": has_graphs}] * 2
 
-    def verdicts(device: str, without: rank_graphs.Lives | str, found: rank_graphs.Lives | str) -> list[str]:
+    def verdicts(
+        device: str,
+        without: rank_graphs.Lives | str,
+        found: rank_graphs.Lives | str,
+        job: rank_graphs.Job = job,
+    ) -> list[str]:
         table = rank_results.Table("graphs", tmp_path, "cpu")
         table.device = device
         # the table looks at a GPU that is not there
@@ -101,6 +124,10 @@ def test_answers_with_graphs_must_be_those_without_and_have_used_them(tmp_path: 
     assert verdicts("cuda", lives(4, False), lives(4, False)) == ["DIFFERS", "ok"]
     assert verdicts("cuda", lives(4, False), lives(5, True)) == ["ok", "DIFFERS"]
     assert verdicts("cpu", lives(4, False), lives(4, False)) == ["ok"]
+    assert verdicts("cpu", lives(4, False), lives(4, False, disk=64)) == ["DIFFERS"]
+    near = replace(job, sums="symmetric")
+    assert verdicts("cuda", lives(4, False), lives(4, True, near=True), near) == ["ok"] * 3
+    assert verdicts("cuda", lives(4, False), lives(4, True), near) == ["ok", "DIFFERS", "ok"]
     assert (
         verdicts("cuda", lives(4, False), "status 70") == verdicts("cuda", "x", lives(4, True)) == ["FAILED"]
     )
@@ -114,9 +141,80 @@ def test_models_that_differ_in_numbers_or_eyes_alone_count_once(tmp_path: Path) 
         raw["media_placeholder_token_id"] = 198
         (tmp_path / name / "config.json").write_text(json.dumps(raw))
     found = rank_graphs.jobs(tmp_path, tmp_path / "work", 2)
-    assert [(job.name, job.dealt, job.graphs) for job in found] == [
-        ("tiny", dealt, graphs) for dealt in (1, 2) for graphs in ("padded", "auto")
+    assert [(job.name, job.dealt, job.graphs, job.sums) for job in found] == [
+        ("tiny", dealt, graphs, "auto") for dealt in (1, 2) for graphs in ("padded", "auto")
     ]
+    near = rank_graphs.jobs(tmp_path, tmp_path / "near", 2, "symmetric")
+    assert [(job.graphs, job.sums) for job in near] == [("padded", "auto"), ("auto", "symmetric")] * 2
+
+
+def test_other_hits_are_told_by_name() -> None:
+    expected = [{"cached": {"a": {"disk": 64}, "b": {"disk": 0}}}, {"cached": {"a": {"disk": 8}}}]
+    assert rank_tokens.other_hits(expected, expected) == ""
+    found = [expected[0], {"cached": {"a": {"disk": 0}}}]
+    text = "; 1 requests found other prefixes: a of life 2: {'disk': 0} instead of {'disk': 8}"
+    assert rank_tokens.other_hits(found, expected) == text
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+def test_hits_do_not_depend_on_how_fast_the_disk_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_awaited: bool
+) -> None:
+    """A state that is superseded while the writer is busy is left out, unless saving waits for it."""
+    gate, write = threading.Event(), DiskWriter._write
+
+    def slow(writer: DiskWriter, *given: Any) -> None:
+        gate.wait(0.5)
+        write(writer, *given)
+
+    monkeypatch.setattr(DiskWriter, "_write", slow)
+    disk = DiskTier(tmp_path, "tiny", 1 << 20)
+    if is_awaited:
+        rank_play.await_writes(disk)
+    for number in range(2):
+        key = bytes([number] * 16)
+        state = StateRecord(key, 64, (), is_exact=False, saved_tokens=64, state=bytes(100), tail_page=None)
+        assert disk.save([], state, now=1)
+        assert bool(disk.states_at(key)) == is_awaited
+    disk.demote(bytes([1] * 16), ())
+    gate.set()
+    disk.flush()
+    assert [bool(disk.states_at(bytes([number] * 16))) for number in range(2)] == [True, is_awaited]
+    disk.close()
+
+
+@pytest.mark.parametrize(("sums", "first"), [("auto", 0), ("symmetric", 2)])
+def test_rates_that_are_compared_are_measured_side_by_side(sums: str, first: int) -> None:
+    found = [layout.name for layout in rank_rates.order(2, sums)]
+    near = [place for place, name in enumerate(found) if name.endswith(", sums by symmetric memory")]
+    assert len(near) == first and len(set(found)) == len(found)
+    for place in near:
+        assert found[place - 1] + ", sums by symmetric memory" == found[place]
+    assert found[0].startswith("2 ranks") and "1 rank, with graphs" in found
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_sums_of_a_graph_are_checked(world: int, is_in_place: bool) -> None:
+    def last(forgets: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = [torch.empty(3, 16, dtype=torch.bfloat16) for _ in range(world)]
+        for rank, x in enumerate(rows):
+            rank_reduce.fill(x, rank)
+        x, others = rows[0], rows[1:]
+        total = sum(others[forgets:], start=x.clone())
+        if not is_in_place:
+            return total, x
+        for _ in range(rank_reduce.IN_A_GRAPH - 1):
+            total = total * world
+        return x.copy_(total), x
+
+    assert rank_reduce.is_sum_of_sums(*last(), world)
+    assert world > 2 or not rank_reduce.is_sum_of_sums(*last(forgets=1), world)
+    found, x = last()
+    assert not rank_reduce.is_sum_of_sums(x.copy_(found * world) if is_in_place else found * world, x, world)
+    other = found.flatten()
+    other[5] = 0
+    assert not rank_reduce.is_sum_of_sums(found, x, world)
 
 
 def test_a_layer_that_differs_is_told(tmp_path: Path) -> None:
