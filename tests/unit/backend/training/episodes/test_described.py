@@ -21,7 +21,7 @@ from k3agent.backend.training.episodes.extras import (
 )
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.methodsaid import new_method, with_method
-from k3agent.backend.training.episodes.families.webdescribed import arrows
+from k3agent.backend.training.episodes.families.webdescribed import arrows, compared
 from k3agent.backend.training.episodes.looped import looped_function
 from k3agent.backend.training.episodes.methods import (
     Home,
@@ -352,6 +352,23 @@ def test_every_described_function_runs() -> None:
     assert len(concepts("described.txt")) > 45
     for concept in concepts("described.txt"):
         assert any(instantiate(concept, rng, Words(rng)) for _ in range(10)), concept.names
+
+
+def test_javascript_may_say_its_own_error_and_leave_out_brackets() -> None:
+    long = "if (n < 0) {\n    throw new RangeError('n is negative');\n  }\n  return n;"
+    short = 'if (n < 0) throw new RangeError("below (0)");\n  return n;'
+    assert compared(long, "throw a RangeError") == compared(short, "throw a RangeError")
+    said = 'throw new RangeError("n is negative")'
+    assert compared(long, said) != compared(short, said)
+    for wrong in (
+        long.replace("Range", "Type"),
+        long.replace("<", "<="),
+        long.replace("return n", "return 0"),
+    ):
+        assert compared(long, "throw a RangeError") != compared(wrong, "throw a RangeError")
+    after = "if (n < 0) {\n  return 0;\n}\nreturn n;"
+    assert compared(after, "return 0") == compared("if (n < 0) return 0;\nreturn n;", "return 0")
+    assert compared(after, "return 0") != compared("if (n < 0) {\n  return 0;\nreturn n;}", "return 0")
 
 
 def test_declared_functions_become_arrows() -> None:
