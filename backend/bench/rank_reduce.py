@@ -91,10 +91,8 @@ def by_library(comm: GroupComm, device: torch.device, table: results.Table | Non
         x = torch.ones(tokens, WIDTH, dtype=torch.bfloat16, device=device) / 1024
         is_sum = bool((comm.all_reduce(x.clone()) == x * comm.world).all())
         # repeated sums of a tensor grow; zeros do not
-        found[tokens], what = (
-            time_us(comm.all_reduce, torch.zeros_like(x), comm),
-            f"{name}, {tokens} x {WIDTH} bf16",
-        )
+        what = f"{name}, {tokens} x {WIDTH} bf16"
+        found[tokens] = time_us(comm.all_reduce, torch.zeros_like(x), comm)
         if table is not None:
             table.add(what, _name(comm), shown(found[tokens], x, comm.world), is_sum)
         add_in_graph(comm.all_reduce, torch.zeros_like(x), comm, what, table)
@@ -135,7 +133,7 @@ def by_symmetric_memory(
             is_sum = bool((call(x) == comm.world / 1024).all())
             comm.least(0)
             x.zero_()
-            us, what = time_us(call, x, comm), f"{name}, {tokens} x {WIDTH} bf16"
+            what, us = f"{name}, {tokens} x {WIDTH} bf16", time_us(call, x, comm)
             if table is not None:
                 value = f"{shown(us, x, comm.world)}, {beside[tokens] / us:.2f} times NCCL's rate"
                 table.add(what, _name(comm), value, is_sum)
