@@ -25,7 +25,7 @@ MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 REPEATS, SECONDS = 200, 0.5
 """A measurement is so many calls, fewer when a call takes long."""
 IN_A_GRAPH, MOST_IN_A_GRAPH = 56, 32
-"""Calls that a graph holds, about those of the stand-in's step, and the most tokens of such a step."""
+"""Calls that a graph holds, as many as a step of 16 layers has, and the most tokens of such a step."""
 
 Timed = Callable[[Tensor], Tensor]
 

@@ -292,9 +292,13 @@ def with_extra(func: Func, extra: Extra) -> Func | None:
     return replace(func, body=body)
 
 
+UNIT = "unit"
+"""What code that is judged takes itself for."""
+
+
 def loaded(text: str, name: str) -> Any:
     """A function of a file with what the file's standard modules, constants and definitions give it."""
-    scope: dict[str, Any] = {"__name__": "unit"}
+    scope: dict[str, Any] = {"__name__": UNIT}
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             first = node.names[0].name if isinstance(node, ast.Import) else node.module or ""
@@ -302,8 +306,8 @@ def loaded(text: str, name: str) -> Any:
                 continue
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign):
             continue
-        with contextlib.suppress(Exception):
-            exec(compile(ast.Module([node], []), "file", "exec"), scope)
+        with contextlib.suppress(Exception, SystemExit):
+            limited(partial(exec, compile(ast.Module([node], []), "file", "exec"), scope))
     return scope.get(name)
 
 
@@ -340,8 +344,10 @@ def plain(value: Any) -> Any:
 def told(function: Any, args: tuple[Any, ...], exact: bool = False) -> tuple[str, str]:
     """What a call gives or raises, and what it prints and logs, as text."""
     keeper, out = _Told(), io.StringIO()
-    # a print of its own: the process's output belongs to all threads
-    getattr(function, "__globals__", {})["print"] = partial(print, file=out)
+    scope: dict[str, Any] = getattr(function, "__globals__", {})
+    if scope.get("__name__") == UNIT:
+        # a print of its own: the process's output belongs to all threads
+        scope["print"] = partial(print, file=out)
     root = logging.getLogger()
     root.addHandler(keeper)
     try:

@@ -160,7 +160,7 @@ def works_in(path: str, text: str, home: Home, method: Method, named: bool) -> C
         try:
             alone = "\n".join(_nodes(now, home))
             found = method.results(alone, home.name, called)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return f"{called} cannot be run: {error}"
         if not method.is_as_wanted(found, wanted):
             return f"{called} does not do as asked"

@@ -325,6 +325,16 @@ def test_other_code_that_does_as_the_words_say_is_right(
     assert _judged(source, extra, case, others)
 
 
+def test_code_that_ends_or_never_ends_is_wrong_work_and_harms_nobody() -> None:
+    func = Func("twice", ["n"], ["    return n * 2"], "twice n")
+    text = "\n".join(func.source())
+    assert behaves(text, func, [(3,)], False)
+    for start in ("x = exit()", "import sys\nx = sys.exit(1)", "x = [0 for _ in iter(int, 1)]"):
+        assert behaves(f"{start}\n{text}", func, [(3,)], False)
+    for body in ("exit()", "[0 for _ in iter(int, 1)]", "print('n')"):
+        assert not behaves(text.replace("n * 2", body), func, [(3,)], False)
+
+
 def test_a_function_that_writes_to_its_file_changes_none_of_ours() -> None:
     concept = next(item for item in concepts("described.txt") if "read_text" in item.names)
     rng = random.Random(2)
