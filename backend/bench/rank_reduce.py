@@ -23,7 +23,7 @@ TOKENS = (1, 8, 32, 256, 2048)
 REPEATS, SECONDS = 200, 0.5
 """A measurement is so many calls, fewer when a call takes long."""
 IN_A_GRAPH, MOST_IN_A_GRAPH = 56, 32
-"""Calls that a graph holds, about those of 18 layers of K3, and the most tokens of a step in a graph."""
+"""Calls that a graph holds, about those of a step of 16 layers of K3, and the most tokens of such a step."""
 _LEAST = 2.0**-100
 """So many sums of sums stay within bf16."""
 

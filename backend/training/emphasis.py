@@ -29,7 +29,7 @@ _PART = re.compile(rb"\w+|\s|[^\w\s]")
 _TASK = re.compile(rb"(?:\d+ tasks\. The first|Task \d+ of \d+):")
 _ARROW = re.compile(rb"(\S+) (?:->|becomes) (\S+?)(: no\.)?[:.;]?(?=\s|$)")
 """A change that is announced, or one that is told of as tried in vain."""
-_LINE = re.compile(rb"\b[Ll]ine (\d+)|(?<!\S)\S+ is like \S+\.")
+_LINE = re.compile(rb"\b(?i:line) (\d+)|(?<!\S)\S+ is like \S+\.")
 """A line's number; two names of which one is written wrongly."""
 _REASON = re.compile(rb"(?:^|(?<=[.?] ))(?:[^.?]|[.?](?! ))+[.?] (?=Line \d+ has )")
 

@@ -7,6 +7,8 @@ import contextlib
 import io
 import random
 import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -284,6 +286,18 @@ def _record(kind: str, rng: random.Random, words: Words) -> Any:
     return None
 
 
+SAMPLES = ("varied.txt", "ideas.txt")
+
+
+@cache
+def _samples() -> tempfile.TemporaryDirectory[str]:
+    """A folder with files that functions may read: copies, since a wrong function may write to them."""
+    folder = tempfile.TemporaryDirectory(prefix="k3agent-samples-")
+    for name in SAMPLES:
+        shutil.copy(Path(__file__).parent / name, folder.name)
+    return folder
+
+
 def _form(kind: str, rng: random.Random, words: Words) -> Any:
     """A line, word or number with a form of its own, or None where `kind` is none."""
     integer, noun = rng.randint, words.noun
@@ -314,7 +328,7 @@ def _form(kind: str, rng: random.Random, words: Words) -> Any:
         "statusname": lambda: rng.choice(("open", "paid", "shipped")),
         "digits": lambda: str(integer(0, 99999)),
         "password": lambda: noun() + rng.choice(("", str(integer(1, 9999)))),
-        "file": lambda: str(Path(__file__).parent / rng.choice(("varied.txt", "ideas.txt"))),
+        "file": lambda: str(Path(_samples().name, rng.choice(SAMPLES))),
         "row": lambda: {"name": noun(), "amount": integer(1, 20)},
         "maybekey": lambda: rng.choice(("name", "amount", noun())),
         "rowkey": lambda: rng.choice(("name", "amount")),

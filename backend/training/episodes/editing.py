@@ -195,7 +195,7 @@ def _elsewhere(session: Session, args: dict[str, Any]) -> dict[str, Any] | None:
 
 def _misplaced(think: str, args: dict[str, Any], wrong: dict[str, Any]) -> str:
     """The thought before an edit as it would be of the wrong line."""
-    think = think.replace(f"ine {args['line']}", f"ine {wrong['line']}")
+    think = re.sub(rf"\b((?i:line)) {args['line']}\b", rf"\1 {wrong['line']}", think)
     return think.replace(args["old"], wrong["old"]).replace(args["new"], wrong["new"])
 
 

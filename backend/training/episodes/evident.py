@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-ALONE = "stands nowhere else."
+ALONE = "stands nowhere else"
+"""What is said of a name that is written wrongly."""
 SHORTEST = 4
 """Letters of a name that can be told from a slip of it."""
 _CALLED = frozenset(
@@ -82,14 +83,14 @@ def _misspelled(node: Function, text: str) -> Iterator[Oddity]:
         if item.id not in bound and not hasattr(builtins, item.id) and _once(item.id, text):
             like = next((other for other in sorted(bound) if is_slip(item.id, other)), "")
             if like:
-                yield Oddity(item.lineno, f"{item.id} {ALONE[:-1]}")
+                yield Oddity(item.lineno, f"{item.id} {ALONE}")
     for item in ast.walk(node):
         if not isinstance(item, ast.Attribute) or not _once(item.attr, text):
             continue
         others = re.findall(rf"{re.escape(ast.unparse(item.value))}\.(\w+)", text)
         like = next((other for other in others if is_slip(item.attr, other)), "")
         if like:
-            yield Oddity(item.lineno, f"{item.attr} {ALONE[:-1]}")
+            yield Oddity(item.lineno, f"{item.attr} {ALONE}")
 
 
 def _once(name: str, text: str) -> bool:

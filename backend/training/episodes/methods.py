@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from k3agent.backend.training.episodes.concepts import copy_value
-from k3agent.backend.training.episodes.extras import in_one_line
+from k3agent.backend.training.episodes.extras import in_one_line, plain
 from k3agent.backend.training.episodes.mutate import limited
 from k3agent.backend.training.episodes.units import Unit, renamed_unit, units
 from k3agent.backend.training.episodes.words import Words, plural
@@ -101,13 +101,24 @@ class Method:
         setattr(thing, self.attribute, copy_value(before) if not isinstance(before, set) else set(before))
         try:
             given = limited(partial(getattr(thing, called), *map(copy_value, args)))
+            left = getattr(thing, self.attribute)
             if called == "__iter__":
                 given = sorted(given, key=str)
-            shown = f"{type(given).__name__} {given!r}"
-        except Exception as error:
+            elif called == "__str__":
+                # how name and number are put together is not said
+                text = str(given)
+                given = owner.__name__ in text, str(len(left)) in re.findall(r"\d+", text)
+            itself = " itself" if given is left and isinstance(left, list | dict | set) else ""
+            shown = f"{type(given).__name__}{itself} {plain(given)!r}"
+        except (Exception, SystemExit) as error:
             shown = f"!{type(error).__name__}{f' {error}' if self.exact else ''}"
-        left = getattr(thing, self.attribute)
-        return f"{shown} / {sorted(left) if isinstance(left, set) else left!r}"
+        return f"{shown} / {plain(getattr(thing, self.attribute))!r}"
+
+    def is_as_wanted(self, found: list[str], wanted: list[str]) -> bool:
+        """Whether results are as wanted, but where the right one raises what the words do not tell of."""
+        said = re.findall(r"raise (\w+)\(", "\n".join(self.body))
+        pairs = zip(found, wanted, strict=True)
+        return all(one == two or (two[0] == "!" and two[1:].split()[0] not in said) for one, two in pairs)
 
 
 @cache
@@ -292,7 +303,7 @@ def _argument(of: str, before: Any, rng: random.Random, words: Words, keys: tupl
         case "small":
             return rng.randint(0, 2)
         case "index":
-            return rng.randint(-1, 4)
+            return max(0, rng.randint(-1, 4))  # whether -1 is an index is not said
         case "label":
             return rng.choice(inside)[keys[0]] if inside and rng.random() < 0.7 else words.noun()
     return rng.choice(("", " a ", "a", words.noun()))

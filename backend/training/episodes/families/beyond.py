@@ -2,11 +2,14 @@
 it cannot do and the nearest thing it can.
 """
 
+import re
 from dataclasses import dataclass
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.session import Check, Plan
+from k3agent.backend.training.episodes.session import Check, Outcome, Plan
+
+_CANNOT = re.compile(r"\b(cannot|can't|can not|unable|not able|beyond|outside|only|instead)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,14 @@ LIMITS: dict[str, Limit] = {
 
 def refuses(limit: Limit) -> Check:
     """Nothing touched, and a no that names what it cannot do, or what it can, or that the text is nowhere."""
-    return checks.any_of(checks.declines(limit.key), checks.declines("I can "), checks.declines("nowhere"))
+
+    def offers(outcome: Outcome) -> str | None:
+        # a question back that promises help is no refusal
+        if not _CANNOT.search(outcome.answer):
+            return "the answer does not say that it cannot"
+        return checks.declines("I can ")(outcome)
+
+    return checks.any_of(checks.declines(limit.key), offers, checks.declines("nowhere"))
 
 
 def _register(kind: str, limit: Limit) -> None:

@@ -216,9 +216,9 @@ def add_func_named(ctx: Setting) -> Plan | None:
         return None
     body = min(concept.bodies, key=len)
     only = replace(concept, names=(name,), bodies=(body,))
-    known = ctx.words.used.discard(name)
+    ctx.words.used.discard(name)
     func = instantiate(only, rng, ctx.words, rename_locals=False, keep_params=rng.random() < 0.6)
-    if func is None or func.name != name or known:
+    if func is None or func.name != name:
         return None
     text, shown = ctx.facts.files[path], ctx.path(path)
     if text.count("__main__") > 1:

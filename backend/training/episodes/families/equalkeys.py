@@ -234,7 +234,7 @@ def set_equal(ctx: Setting) -> Plan | None:
     shown = later.path(drawn.path)
     text = said_of_part(IN_SECTION if section else ANYWHERE, ctx.words, rng)
     slots = {"k": drawn.key, "s": section, "p": shown, "v": said}
-    parts = [part for part in re.split(r"(\{[kspv]\})", text)]
+    parts = re.split(r"(\{[kspv]\})", text)
     pieces = [slots[part[1]] if part[:1] == "{" else part for part in parts]
     prompt = dress(pieces, [part[:1] == "{" or not part for part in parts], False, False, rng)
     check = checks.writes({drawn.path: checks.replace_line(drawn.text, place.line, fresh)})

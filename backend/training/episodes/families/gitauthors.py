@@ -1,14 +1,36 @@
 """Who changed a file last, and when."""
 
+import re
+
 from k3agent.backend.training.episodes import checks, gitrepo
 from k3agent.backend.training.episodes.families.gittasks import ask_git, draw_scene, git_plan
 from k3agent.backend.training.episodes.families.look import names_in
 from k3agent.backend.training.episodes.gitrepo import git
 from k3agent.backend.training.episodes.policy import base_name, quoted
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
+from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
 
 COMMAND = "git log -1 --date=short --format='%h %ad %an: %s' -- "
+
+
+def tells_of_last(path: str) -> Check:
+    """The answer has author or day of the last commit of a file, as it was asked for, and no other ones."""
+
+    def check(outcome: Outcome) -> str | None:
+        if wrong := checks.unchanged(outcome):
+            return wrong
+        form = ("--date=short", "--format=%an|%ad")
+        wanted = git(outcome.root, "log", "-1", *form, "--", path).strip()
+        if not wanted:
+            return checks.declines()(outcome)
+        author, day = wanted.split("|")
+        named = {name for name in gitrepo.NAMES if re.search(rf"\b{name}\b", outcome.answer)}
+        days = set(re.findall(r"\d{4}-\d\d-\d\d", outcome.answer))
+        if named <= {author} and days <= {day} and named | days:
+            return None
+        return f"the answer does not tell of {author} or {day} alone"
+
+    return check
 
 
 @goal("git_last_author", "git", 1.0, level=1)
@@ -46,10 +68,4 @@ def git_last_author(ctx: Setting) -> Plan | None:
         think = f"{author}, {day}."
         return think, f"`{real}` was last changed by {author} on {day}, in the commit `{short}`: {text}"
 
-    def check(outcome: Outcome) -> str | None:
-        wanted = git(outcome.root, "log", "-1", "--date=short", "--format=%an|%ad", "--", path).strip()
-        if wrong := checks.unchanged(outcome):
-            return wrong
-        return checks.says(outcome, *wanted.split("|")) if wanted else checks.declines()(outcome)
-
-    return git_plan(ctx, "git_last_author", {"path": shown}, play, check, scene)
+    return git_plan(ctx, "git_last_author", {"path": shown}, play, tells_of_last(path), scene)

@@ -160,25 +160,28 @@ def works_in(path: str, text: str, home: Home, method: Method, named: bool) -> C
         try:
             alone = "\n".join(_nodes(now, home))
             found = method.results(alone, home.name, called)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return f"{called} cannot be run: {error}"
-        return checks.unchanged(outcome, path) if found == wanted else f"{called} does not do as asked"
+        if not method.is_as_wanted(found, wanted):
+            return f"{called} does not do as asked"
+        return checks.unchanged(outcome, path)
 
     return check
 
 
 def _nodes(text: str, home: Home) -> list[str]:
     """The class, and the names that its own file gives it."""
-    own = {
-        node.name for node in ast.parse(home.text).body if isinstance(node, ast.ClassDef | ast.FunctionDef)
-    }
-    found = []
+    body = ast.parse(home.text).body
+    own = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    lines = {ast.unparse(node) for node in body}
+    found: list[str] = []
     for node in ast.parse(text).body:
+        line = ast.unparse(node)
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in own:
             continue
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.Assign) and ast.unparse(node) not in home.text:
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Assign) and line not in lines:
             continue
-        found.append(ast.unparse(node))
+        found.append(line)
     return found
 
 

@@ -29,7 +29,7 @@ from k3agent.backend.training.episodes.policy import (
     several,
 )
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.renaming import definition_first, renames, where_found
+from k3agent.backend.training.episodes.renaming import MOST_TOLD, definition_first, renames, where_found
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 from k3agent.backend.training.episodes.words import RESERVED, camel, pascal
 
@@ -96,8 +96,8 @@ def rename_hits(session: Session, old: str, new: str, found: list[Hit], only: st
             f"Some are left: {left[0].at}.", f"`{old}` still occurs in {quoted([hit.at for hit in left])}."
         )
     return (
-        f"None is left. Edited: {several(list(table), 10)}.",
-        f"Renamed `{old}` to `{new}` in {quoted(list(table), 10)}.",
+        f"None is left. Edited: {several(list(table), MOST_TOLD)}.",
+        f"Renamed `{old}` to `{new}` in {quoted(list(table), MOST_TOLD)}.",
     )
 
 

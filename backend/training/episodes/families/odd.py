@@ -20,7 +20,7 @@ ALL_RIGHT = "Each is written right."
 
 def _likeness(odd: Odd) -> str:
     """Which of the names in view is written wrongly, or that none is."""
-    if not odd.said.endswith(ALONE):
+    if not odd.said.endswith(f"{ALONE}."):
         return ALL_RIGHT
     wrong, right = changed_part(odd.broken.wrong, odd.broken.right)
     return f"{wrong} is like {right}."

@@ -84,15 +84,16 @@ UNITTEST = (
     "unittest {}",
 )
 _HINDERED = re.compile(r"(may not|could not|cannot) run|not installed")
+_FAILED = re.compile(r"\bfail(s|ed|ing|ures?)?\b", re.IGNORECASE)
+_NONE_FAILED = re.compile(
+    r"\b(0|no|none|nothing|not|never|without|(does|do|did|is|are)n't)\b( \w+){0,2} fail\w*", re.IGNORECASE
+)
 
 
 def _request(ctx: Setting, texts: tuple[str, ...], what: str) -> str:
     """A request with a name that stays as it is."""
     before, _, after = said_of_part(texts, ctx.words, ctx.rng).partition("{}")
     return dress([before, what, after], [not before, True, not after], False, False, ctx.rng)
-
-
-_FAILED = re.compile(r"\bfail(s|ed)?\b", re.IGNORECASE)
 
 
 def _judged(*needles: str, fails: bool = False) -> Check:
@@ -105,7 +106,7 @@ def _judged(*needles: str, fails: bool = False) -> Check:
             return wrong
         if _HINDERED.search(outcome.answer):
             return None
-        if fails != bool(_FAILED.search(outcome.answer)):
+        if fails != bool(_FAILED.search(_NONE_FAILED.sub("", outcome.answer))):
             return "the answer tells the opposite"
         return checks.says(outcome, *needles)
 

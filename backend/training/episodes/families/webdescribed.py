@@ -102,16 +102,26 @@ def _style(text: str) -> str:
     return f"Functions here look like: {match[0]}" if match else "It is JavaScript."
 
 
-def _has(path: str, before: str, func: WebFunc, code: list[str]) -> Check:
+def compared(code: str, action: str) -> str:
+    """Code without what styles differ in, an error's text where `action` says none, and brackets around the
+    only statement behind a condition.
+    """
+    if '"' not in action:
+        code = re.sub(r"throw new (\w+)\(.*\)", r"throw new \1", code)
+    return _bare(re.sub(r"(\) )\{\s*((?:return|throw)\b[^;{}\n]*;?)\s*\}", r"\1\2", code))
+
+
+def _has(path: str, before: str, func: WebFunc, code: list[str], action: str) -> Check:
     """The file has the function's lines, and what was there is there."""
 
     listing = re.compile(r"^module\.exports = .*$", re.MULTILINE)
 
     def check(outcome: Outcome) -> str | None:
-        after, wanted = outcome.after.get(path, ""), _bare("\n".join(code))
-        if wanted not in _bare(after):
+        after, wanted = outcome.after.get(path, ""), compared("\n".join(code), action)
+        if wanted not in compared(after, action):
             return f"{func.name} in {path} is missing or wrong"
-        if _bare(listing.sub("", after)).replace(wanted, "", 1) != _bare(listing.sub("", before)):
+        rest = compared(listing.sub("", after), action).replace(wanted, "", 1)
+        if rest != compared(listing.sub("", before), action):
             return f"{path} was changed otherwise"
         names = [set(re.findall(r"\w+", " ".join(listing.findall(text)))) for text in (before, after)]
         if names[0] and names[1] != {*names[0], func.name}:
@@ -159,7 +169,7 @@ def web_func_ideas(ctx: Setting) -> Plan | None:
         )
 
     slots = {"signature": func.signature, "what": f"returns {func.described}", "idea": idea, "path": shown}
-    check, prepare = _has(module.path, text, func, code), new_project(project.files)
+    check, prepare = _has(module.path, text, func, code, action), new_project(project.files)
     return Plan("func_and_idea", "web", slots, play, check, prepare=prepare, alone=True)
 
 
@@ -190,7 +200,8 @@ def web_guard_in(ctx: Setting) -> Plan | None:
         return "The diff shows it.", f"`{func.name}` in `{view.path}` now {third(action)} {cond}."
 
     def check(outcome: Outcome) -> str | None:
-        if _bare(outcome.after.get(module.path, "")) != _bare(text.replace(head, f"{head}\n{added}", 1)):
+        wanted = compared(text.replace(head, f"{head}\n{added}", 1), action)
+        if compared(outcome.after.get(module.path, ""), action) != wanted:
             return f"{func.name} does not {action} {cond}, or more was changed"
         return checks.unchanged(outcome, module.path)
 
@@ -217,8 +228,8 @@ def create_js_func(ctx: Setting) -> Plan | None:
         )
 
     def check(outcome: Outcome) -> str | None:
-        after = _bare(outcome.after.get(path, "")).replace("export", "")
-        wanted = _bare("\n".join(code)).replace("export", "")
+        after = compared(outcome.after.get(path, ""), action).replace("export", "")
+        wanted = compared("\n".join(code), action).replace("export", "")
         after = re.sub(r"module\.exports=\{?\w+\}?$", "", after)
         return checks.unchanged(outcome, path) if after == wanted else f"{path} is missing or wrong"
 

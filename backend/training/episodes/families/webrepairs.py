@@ -207,8 +207,12 @@ _PROSE = (
     "nothing ",
     "over ",
     "percent ",
+    "reduced ",
+    "the ",
+    "times ",
+    "where ",
 )
-_PROSE = (*_PROSE, "reduced ", "the ", "times ", "where ")
+"""What begins so is prose, and gets a capital; all else begins with code."""
 
 
 def _wrong_line(view: View, func: WebFunc) -> tuple[int, str]:

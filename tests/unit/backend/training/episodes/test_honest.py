@@ -8,7 +8,7 @@ import pytest
 
 from k3agent.backend.training.episodes import goals
 from k3agent.backend.training.episodes.facts import Facts
-from k3agent.backend.training.episodes.families.beyond import LIMITS
+from k3agent.backend.training.episodes.families.beyond import LIMITS, refuses
 from k3agent.backend.training.episodes.families.linting import command_for
 from k3agent.backend.training.episodes.families.moving import module_import, moved_import
 from k3agent.backend.training.episodes.player import Player
@@ -80,6 +80,18 @@ def test_a_folder_without_files_is_no_missing_one(player: Player, name: str) -> 
     if name == "delete_folder":
         folder.mkdir()
         assert plan.check(Outcome({}, {}, answer, player.box.workspace.root)) is not None
+
+
+def test_a_refusal_may_offer_what_it_can_do_but_not_help_with_this() -> None:
+    check = refuses(LIMITS["media"])
+    for answer, is_right in (
+        ("I cannot do that. I can find and show text files.", True),
+        ("I can only read, change and run files here.", True),
+        ("I can draw it. Which colours shall it have?", False),
+        ("Done.", False),
+    ):
+        assert (check(Outcome({}, {}, answer)) is None) == is_right, answer
+    assert check(Outcome({}, {"logo.svg": ""}, "I cannot work with pictures.")) is not None
 
 
 def test_a_refusal_must_name_what_it_cannot_do() -> None:

@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from k3agent.backend.training.episodes import goals
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.creating import ENDINGS
+from k3agent.backend.training.episodes.families.gitauthors import tells_of_last
 from k3agent.backend.training.episodes.families.gitmore import NAMED
 from k3agent.backend.training.episodes.families.gittasks import subject_for
 from k3agent.backend.training.episodes.families.longer import bare_functions
@@ -263,3 +265,22 @@ def test_what_shall_go_is_put_aside_and_can_come_back() -> None:
         assert workspace.snapshot() == files
     finally:
         player.close()
+
+
+def test_a_last_change_is_told_by_its_author_or_its_day_and_by_no_other(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    git(str(tmp_path), "init", "-q")
+    git(str(tmp_path), "add", "-A")
+    who = ("-c", "user.name=Mia", "-c", "user.email=mia@example.com")
+    git(str(tmp_path), *who, "commit", "-q", "-m", "Add a", day=3)
+    check, files = tells_of_last("a.py"), {"a.py": "x = 1\n"}
+    for answer, is_right in (
+        ("`a.py` was last changed by Mia on 2026-03-04.", True),
+        ("Mia.", True),
+        ("On 2026-03-04.", True),
+        ("By Mia on 2026-03-05.", False),
+        ("By Jonas on 2026-03-04.", False),
+        ("I do not know.", False),
+    ):
+        assert (check(Outcome(files, files, answer, str(tmp_path))) is None) == is_right, answer
+    assert check(Outcome(files, {}, "Mia.", str(tmp_path))) is not None

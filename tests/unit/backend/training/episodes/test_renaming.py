@@ -1,7 +1,7 @@
 """What is said about where a name stands, and reports of renames that leave a file out."""
 
-from k3agent.backend.training.episodes.policy import Hit
-from k3agent.backend.training.episodes.renaming import definition_first, renames, where_found
+from k3agent.backend.training.episodes.policy import Hit, quoted
+from k3agent.backend.training.episodes.renaming import MOST_TOLD, definition_first, renames, where_found
 from k3agent.backend.training.episodes.session import Outcome
 
 FOUND = [
@@ -29,3 +29,16 @@ def test_a_report_without_one_of_the_files_is_rejected() -> None:
     assert check(Outcome(before, after, "Renamed `load` to `read` in `z.py`, `a.py`.")) is None
     assert check(Outcome(before, after, "Renamed `load` to `read` in `a.py`.")) is not None
     assert check(Outcome(before, before, "Renamed `load` to `read` in `z.py`, `a.py`.")) is not None
+
+
+def test_a_file_is_not_named_by_a_longer_path() -> None:
+    check, after = renames({"a.py": "read()", "src/a.py": "read()"}), {"a.py": "read()", "src/a.py": "read()"}
+    assert check(Outcome({}, after, "Renamed in `src/a.py` and `./a.py`.")) is None
+    assert check(Outcome({}, after, "Renamed in src/a.py, data.py.")) is not None
+
+
+def test_of_many_files_as_many_must_be_named_as_a_report_names() -> None:
+    after = {f"m{number}.py": "read()" for number in range(MOST_TOLD + 3)}
+    check, paths = renames(dict(after)), list(after)
+    assert check(Outcome({}, after, f"Renamed in {quoted(paths, MOST_TOLD)}.")) is None
+    assert check(Outcome({}, after, f"Renamed in {quoted(paths, MOST_TOLD - 1)}.")) is not None

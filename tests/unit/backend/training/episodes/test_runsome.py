@@ -23,6 +23,26 @@ def player() -> Iterator[Player]:
     made.close()
 
 
+def test_failures_are_told_of_in_any_words() -> None:
+    for name in ("run_some", "run_unittest"):
+        rng, judged = random.Random(name), set[bool]()
+        for _ in range(40):
+            plan = GOALS[name].make(Setting(Facts({}), rng, Words(rng)))
+            files: dict[str, str] = {}
+            if plan is None or plan.prepare is None:
+                continue
+            plan.prepare(files)
+            count, names = next(iter(files.values())).count("def test_"), " ".join(files.values())
+            shown = f"{plan.slots['name']} {names} Ran {count} tests:"
+            said = [
+                f"{shown} {text}" for text in ("all pass, 0 failed.", "pass, it does not fail.", "1 failing.")
+            ]
+            passes, also, fails = (plan.check(Outcome({}, {}, answer)) is None for answer in said)
+            assert passes == also and not (passes and fails)
+            judged.add(passes)
+        assert judged == {True, False}
+
+
 @pytest.mark.parametrize("name", ["run_some", "run_nowhere", "run_unittest"])
 def test_reports_of_real_runs_are_accepted_and_others_are_not(player: Player, name: str) -> None:
     rng, ends = random.Random(name), set()
