@@ -57,6 +57,15 @@ def test_solved_and_unsolved(tmp_path: Path) -> None:
     assert (bad.solved, bad.reason) == (False, "new.txt is missing")
 
 
+def test_a_check_that_fails_itself_is_a_failed_task(tmp_path: Path) -> None:
+    class Odd(WriteTask):
+        def check(self, folder: Path, answers: list[str]) -> str | None:
+            raise KeyError(folder.name)
+
+    verdict = runner(tmp_path).run(Odd("write new.txt"))
+    assert (verdict.solved, verdict.reason) == (False, "KeyError: 'project'")
+
+
 def test_checks_of_a_task_are_given_to_the_agent(tmp_path: Path) -> None:
     script = tmp_path / "agent.py"
     script.write_text(STAND_IN.replace('"I did " + prompt', "sys.argv[-4:-2]"))
