@@ -106,12 +106,7 @@ class BodyFunc(WebFunc):
     def source(self, *, wrong: bool = False, export: bool = False) -> list[str]:
         """The definition."""
         lead = "  " if self.language == "js" else "\t"
-        body = [lead + row for row in (self.wrong if wrong else self.right)]
-        if self.language == "js":
-            doc = [f"/** Returns {self.described}. */"] if self.documented else []
-            return [*doc, f"{'export ' if export else ''}function {self.signature} {{", *body, "}"]
-        doc = [f"// {self.name} returns {self.described}."] if self.documented else []
-        return [*doc, f"func {self.signature} {{", *body, "}"]
+        return self.defined([lead + row for row in (self.wrong if wrong else self.right)], export=export)
 
     def needs(self) -> str:
         """The package of Go's library that its body needs."""

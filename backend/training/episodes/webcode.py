@@ -122,6 +122,10 @@ class WebFunc:
         body = [lead + self.line(wrong=wrong)]
         if self.local:
             body.append(f"{lead}return {self.local}{end}")
+        return self.defined(body, export=export)
+
+    def defined(self, body: list[str], *, export: bool) -> list[str]:
+        """The definition around the indented rows of a body."""
         if self.language == "js":
             doc = [f"/** Returns {self.described}. */"] if self.documented else []
             return [*doc, f"{'export ' if export else ''}function {self.signature} {{", *body, "}"]

@@ -2,43 +2,20 @@
 collectives, and nobody waits for a rank that is gone. The memory is feigned: there is no GPU."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.tiny_k3 import write_tiny_k3
-from support.tiny_tokenizer import VOCAB_SIZE, write_tiny_tokenizer
+from support.ranks_run import run, write_model
 
 from k3agent.backend.errors import RANK_LOST_STATUS
 
-TESTS = Path(__file__).resolve().parents[2]
-LONG_S = 500
 FREED_S = 80
 """Less than it would take to free a buffer."""
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    write_tiny_k3(
-        folder, vocab_size=VOCAB_SIZE, moe_intermediate_size=64, linear_attn_config={"num_heads": 4}
-    )
-    write_tiny_tokenizer(folder)
-    return folder
-
-
-def run(model: Path, fault: str, seen: Path, timeout_s: float = LONG_S) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "support.ranks_graphs", str(model), fault],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "K3_TEST_SEEN": str(seen)},
-        check=False,
-    )
+    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def test_sums_through_the_memory_give_the_answers_of_the_collectives(model: Path, tmp_path: Path) -> None:
