@@ -9,6 +9,7 @@ import gc
 import io
 import os
 import pickle
+import resource
 import runpy
 import select
 import shlex
@@ -19,10 +20,12 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 HEADER = struct.Struct("<I")
 TIMEOUT_S = 10
+CPU_S = 1
+"""What a command may compute: a test run takes a twentieth of it, and a loop without end gives nothing more."""
 STOPPED_CODE = 124
 MAX_OUTPUT_BYTES = 4 << 20
 """Beyond it the program is stopped: it prints without end, and its tail would fill the memory."""
@@ -63,13 +66,16 @@ def _read_exactly(fd: int, size: int) -> bytes:
 class Zygote:
     """The parent's handle. `run` gives (output, exit code)."""
 
+    _handles: ClassVar[set[int]] = set()
+    """Open ends of all zygotes of this process: a new one that kept them would keep the others alive."""
+
     def __init__(self) -> None:
         ask_read, self._ask = os.pipe()
         self._answer, answer_write = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            os.close(self._ask)
-            os.close(self._answer)
+            for handle in (self._ask, self._answer, *self._handles):
+                os.close(handle)
             try:
                 _serve(ask_read, answer_write)
             except (BrokenPipeError, EOFError):
@@ -80,6 +86,7 @@ class Zygote:
                 os._exit(0)
         os.close(ask_read)
         os.close(answer_write)
+        self._handles.update((self._ask, self._answer))
 
     def run(self, folder: str, argv: list[str]) -> tuple[str, int]:
         """Run `python argv...` in a folder."""
@@ -88,6 +95,7 @@ class Zygote:
 
     def close(self) -> None:
         """End the zygote."""
+        self._handles.difference_update((self._ask, self._answer))
         os.close(self._ask)
         os.close(self._answer)
         with contextlib.suppress(ChildProcessError):
@@ -137,6 +145,8 @@ def _fork_and_run(folder: str, argv: list[str]) -> tuple[str, int]:
             os.dup2(writer, 2)
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
             code = _child(folder, argv)
         except BaseException as error:
             # The frames of this module are no part of what a shell would show.
@@ -156,6 +166,7 @@ def _fork_and_run(folder: str, argv: list[str]) -> tuple[str, int]:
         os.kill(pid, signal.SIGKILL)
     _, wait_status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(wait_status) if ended else STOPPED_CODE
+    code = STOPPED_CODE if code == -signal.SIGXCPU else code
     return output.decode("utf-8", "replace"), code
 
 

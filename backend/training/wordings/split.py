@@ -4,6 +4,8 @@ earlier training saw.
 
 import re
 import zlib
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from random import Random
 
@@ -49,7 +51,6 @@ def unlike(templates: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ..
 
 def groups(templates: tuple[str, ...]) -> list[list[str]]:
     """Templates in groups such that no two of different groups are alike."""
-    masks = _masks(templates)
     parent = list(range(len(templates)))
 
     def root(index: int) -> int:
@@ -58,10 +59,9 @@ def groups(templates: tuple[str, ...]) -> list[list[str]]:
             index = parent[index]
         return index
 
-    for index, mine in enumerate(masks):
-        for other in range(index):
-            if root(index) != root(other) and _any_alike(mine, masks[other]):
-                parent[root(index)] = root(other)
+    for one, two in _perhaps_alike(_masks(templates)):
+        if (top := root(one[0])) != (other := root(two[0])) and _alike(one[1], two[1]):
+            parent[top] = other
     found: dict[int, list[str]] = {}
     for index, template in enumerate(templates):
         found.setdefault(root(index), []).append(template)
@@ -77,9 +77,39 @@ def _masks(templates: tuple[str, ...]) -> list[list[int]]:
     ]
 
 
-def _any_alike(mine: list[int], others: list[int]) -> bool:
+def _perhaps_alike(masks: list[list[int]]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Pairs (number of the template, mask) among which all are that are alike.
+
+    Of n words two alike sets share more than ALIKE * n, so they share one of the n - ALIKE * n + 1 that are
+    rarest in all templates: only sets with such a word in common are compared.
+    """
+    common = Counter(word for mine in masks for mask in mine for word in _places(mask))
+    rare: dict[int, list[tuple[int, int]]] = {}
+    first: dict[int, int] = {}
+    for index, mine in enumerate(masks):
+        for mask in mine:
+            if (earlier := first.setdefault(mask, index)) != index:
+                yield (index, mask), (earlier, mask)
+                continue
+            words = sorted(_places(mask), key=lambda word: (common[word], word))
+            for word in words[: len(words) - int(ALIKE * len(words)) + 1]:
+                known = rare.setdefault(word, [])
+                for other in known:
+                    yield (index, mask), other
+                known.append((index, mask))
+
+
+def _places(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length()
+        mask ^= lowest
+
+
+def _alike(one: int, two: int) -> bool:
     """Whether two expansions share more than the limit of their words."""
-    return any((a & b).bit_count() > ALIKE * (a | b).bit_count() for a in mine for b in others)
+    return (one & two).bit_count() > ALIKE * (one | two).bit_count()
 
 
 def split(seen: tuple[str, ...], fresh: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,8 +1,6 @@
 """Repairs in layers: tests fail, the fix makes them pass, and the oracle finds what no traceback shows."""
 
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from k3agent.backend.training.episodes.words import Words
 assert goals.GOALS is GOALS
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def player() -> Iterator[Player]:
     made = Player(13, 0, strict=True)
     yield made
@@ -86,7 +84,9 @@ def test_the_oracle_follows_calls_to_the_bug(player: Player) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
-def test_every_kind_of_test_file_passes_on_right_code(tmp_path: Path, kind: str) -> None:
+def test_every_kind_of_test_file_passes_on_right_code(player: Player, tmp_path: Path, kind: str) -> None:
+    player.box.start()
+    run = player.box._zygote.run
     code = (
         "class Crate:\n    def __init__(self, load):\n        self.load = load\n\n"
         "    def heavy(self, limit):\n        if limit < 0:\n            raise ValueError('no limit')\n"
@@ -107,9 +107,8 @@ def test_every_kind_of_test_file_passes_on_right_code(tmp_path: Path, kind: str)
         text, written = write_tests(rng, Words(rng), [target], ["from crate import Crate"], "Crate", kind)
         assert len(written.claims) == 3 and len(written.names) >= 2
         (tmp_path / "test_crate.py").write_text(text)
-        command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_crate.py"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, text + done.stdout
+        output, status = run(str(tmp_path), ["-m", "pytest", "-q", "test_crate.py"])
+        assert status == 0, text + output
 
 
 @pytest.mark.parametrize("value", [3, -2.5, True, None, "some text", ["a", "b"], {"k": 1}, (1, 2), [], ""])

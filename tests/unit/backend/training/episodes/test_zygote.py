@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,23 @@ def test_endless_programs_are_stopped(box: zygote.Zygote, tmp_path: Path, code: 
     assert status == zygote.STOPPED_CODE
     assert at_least <= len(output) < 200_000 + 65536
     assert box.run(str(tmp_path), ["-c", "print(1)"]) == ("1\n", 0)
+
+
+def test_a_loop_without_end_is_stopped_by_what_it_computes(
+    box: zygote.Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zygote, "TIMEOUT_S", 60)
+    patient = zygote.Zygote()
+    begin = time.monotonic()
+    output, status = patient.run(str(tmp_path), ["-c", "print('before', flush=True)\nwhile True: pass"])
+    assert (output, status) == ("before\n", zygote.STOPPED_CODE)
+    assert time.monotonic() - begin < 50
+    # The elder ends though the younger was started while it ran.
+    box.run(str(tmp_path), ["-c", "pass"])
+    box.close()
+    box.close = lambda: None  # type: ignore[method-assign]
+    assert patient.run(str(tmp_path), ["-c", "print(1)"]) == ("1\n", 0)
+    patient.close()
 
 
 def test_parent_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:
