@@ -22,6 +22,7 @@ from k3agent.backend.training.episodes.testforms import KINDS, Claim, Target, cl
 from k3agent.backend.training.episodes.testruns import name_under_test, parse_run
 from k3agent.backend.training.episodes.tracing import called_in
 from k3agent.backend.training.episodes.words import Words
+from k3agent.backend.training.episodes.zygote import Zygote
 
 assert goals.GOALS is GOALS
 
@@ -29,6 +30,13 @@ assert goals.GOALS is GOALS
 @pytest.fixture(scope="module")
 def player() -> Iterator[Player]:
     made = Player(13, 0, strict=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Zygote]:
+    made = Zygote()
     yield made
     made.close()
 
@@ -84,9 +92,7 @@ def test_the_oracle_follows_calls_to_the_bug(player: Player) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
-def test_every_kind_of_test_file_passes_on_right_code(player: Player, tmp_path: Path, kind: str) -> None:
-    player.box.start()
-    run = player.box._zygote.run
+def test_every_kind_of_test_file_passes_on_right_code(box: Zygote, tmp_path: Path, kind: str) -> None:
     code = (
         "class Crate:\n    def __init__(self, load):\n        self.load = load\n\n"
         "    def heavy(self, limit):\n        if limit < 0:\n            raise ValueError('no limit')\n"
@@ -107,7 +113,7 @@ def test_every_kind_of_test_file_passes_on_right_code(player: Player, tmp_path: 
         text, written = write_tests(rng, Words(rng), [target], ["from crate import Crate"], "Crate", kind)
         assert len(written.claims) == 3 and len(written.names) >= 2
         (tmp_path / "test_crate.py").write_text(text)
-        output, status = run(str(tmp_path), ["-m", "pytest", "-q", "test_crate.py"])
+        output, status = box.run(str(tmp_path), ["-m", "pytest", "-q", "test_crate.py"])
         assert status == 0, text + output
 
 
