@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import dataclass
+from functools import cache
 
 _PART = r"[\w.]+(?:\[[^\[\]]+\])?"
 RULES: tuple[tuple[str, str], ...] = (
@@ -203,9 +204,15 @@ def name_typo(name: str, rng: random.Random) -> str:
     return typo(name, rng)
 
 
+@cache
+def _rule(pattern: str) -> re.Pattern[str]:
+    """A rule's pattern: there are more than `re` remembers."""
+    return re.compile(pattern)
+
+
 def applied(pattern: str, new: str, line: str, rng: random.Random) -> str | None:
     """A line with a rule applied at one of its places; None where it has none."""
-    matches = list(re.finditer(pattern, line))
+    matches = list(_rule(pattern).finditer(line))
     if not matches:
         return None
     match = rng.choice(matches)

@@ -18,6 +18,8 @@ FEWEST = 4
 _SLOT = re.compile(r"\{\w+!?\}")
 _WORD = re.compile(r"[a-zäöüß']+|[\u4e00-\u9fff]")
 _EXPANSIONS = 8
+_SIGNS = re.compile(r"[\\()\[\]|]")
+"""Without any of these a template is its own only expansion."""
 
 
 @cache
@@ -27,9 +29,11 @@ def word_sets(template: str) -> tuple[frozenset[str], ...]:
         expand,  # lazy: the grammar loads texts with this module
     )
 
-    rng = Random(0)
-    count = _EXPANSIONS if "[" in template or "|" in template else 1
-    texts = {expand(template, rng) for _ in range(count)}
+    texts = {template}
+    if _SIGNS.search(template):
+        rng = Random(0)
+        count = _EXPANSIONS if "[" in template or "|" in template else 1
+        texts = {expand(template, rng) for _ in range(count)}
     return tuple(frozenset(_WORD.findall(_SLOT.sub(" ", text).lower())) for text in sorted(texts))
 
 
