@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 
 HEADER = struct.Struct("<I")
 TIMEOUT_S = 10
-CPU_S = 1
-"""What a command may compute: a test run takes a twentieth of it, a loop without end shows no more later."""
+CPU_S = 2
+"""What a command may compute: the longest of 200 test runs took a sixth of it."""
 STOPPED_CODE = 124
 MAX_OUTPUT_BYTES = 4 << 20
 """Beyond it the program is stopped: it prints without end, and its tail would fill the memory."""
