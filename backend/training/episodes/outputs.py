@@ -93,6 +93,11 @@ class Look:
         look.config = own.choice(("", "", "pyproject.toml", "pytest.ini", "setup.cfg", "tox.ini"))
         return look
 
+    @property
+    def tokens(self) -> int:
+        """About how many tokens a quiet run prints besides its own."""
+        return 150 * (self.before + self.warned + self.coverage) + 200 * bool(self.flags)
+
     def time(self) -> str:
         """How long it took."""
         rng = self.rng
