@@ -12,7 +12,7 @@ from k3agent.backend.training.episodes.policy import View, one_definition, sever
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.searching import Tried, draw_search, is_evident, lead_to
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
-from k3agent.backend.training.episodes.symptoms import case_said, symptom
+from k3agent.backend.training.episodes.symptoms import symptom
 from k3agent.backend.training.episodes.testnames import beginning, failing_names, note_full_name
 from k3agent.backend.training.episodes.testruns import (
     PYTEST,
@@ -186,8 +186,7 @@ def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: 
 def reason(failure: Failure) -> str:
     """What failed, and what that says, in a few words."""
     said = f"{failure.error}." if failure.error and len(failure.error) < 100 else "It fails."
-    code = next((place[3] for place in failure.places if "test" in place[0]), "")
-    return " ".join(filter(None, (said, symptom(failure.error), case_said(code))))
+    return " ".join(filter(None, (said, symptom(failure.error))))
 
 
 def told(view: View, broken: Broken, failure: Failure) -> str:
