@@ -233,7 +233,7 @@ class Search:
         back = f"{lead} Put line {last.line} back: it was {last.old}"
         self._edit(last.new, last.old, last.line, back)
         parts = [part.text for part in parts_of(candidate.old)]
-        has = f": {', '.join(parts)}" if 0 < len(parts) <= MOST_PARTS else ""
+        has = f"; parts: {', '.join(parts)}" if 0 < len(parts) <= MOST_PARTS else ""
         think = f"{self._lines_left(candidate.line)}{clue} Line {candidate.line} has {candidate.old}{has}."
         think = f"{think} Try {what}"
         self._edit(candidate.old, candidate.new, candidate.line, think, learn=learn)
