@@ -37,13 +37,12 @@ def near_hint(view: View, line: int, old: str, new: str) -> str:
     words = set(_NAME.findall(rest)).union(*places.values())
     if wrong in words or _closest(wrong, words) != [right]:
         return ""
-    where = f" {wrong} {ALONE} in line {line};"
-    if right in _NAME.findall(rest):
-        return f"{where} line {line} also has {right}: {letters_apart(wrong, right)}."
-    numbers = [number for number, names in places.items() if right in names]
-    above = [number for number in numbers if number < line]
-    there = max(above) if above else min(numbers)
-    return f"{where} line {there} has {right}: {letters_apart(wrong, right)}."
+    above = [number for number, names in places.items() if right in names and number < line]
+    if not above and right in _NAME.findall(rest):
+        there = f"line {line} also"
+    else:
+        there = f"line {max(above) if above else min(n for n, names in places.items() if right in names)}"
+    return f" {wrong} {ALONE} in line {line}; {there} has {right}: {letters_apart(wrong, right)}."
 
 
 def _closest(wrong: str, words: set[str]) -> list[str]:
