@@ -43,14 +43,14 @@ STRAY = 0.25
 """Of the steps after a wrong attempt, those with a call that is refused first (it is not learned)."""
 STUCK = 0.3
 """Of those, the ones where the call is made again; after two attempts half of them end the search."""
-FITTING = 4030
+FITTING = 4070
 """Tokens of an episode that is trained as a whole, about."""
 TOKENS = (890, 0.57, 51)
 """About how many tokens stand for the constant beginning, a character and a message (measured)."""
-AN_ATTEMPT = 720
+AN_ATTEMPT = 690
 """Tokens of an attempt in a short line and its test run, where that prints nothing else."""
-AN_END = 330
-"""Tokens of an edit back, a last check and the report."""
+AN_END = 230
+"""Tokens of a last check and the report."""
 LONG_SESSION = 10_000
 """Sessions that may be longer have room for all."""
 LONGEST_ERROR = 60
