@@ -29,8 +29,11 @@ _PART = re.compile(rb"\w+|\s|[^\w\s]")
 _TASK = re.compile(rb"(?:\d+ tasks\. The first|Task \d+ of \d+):")
 _ARROW = re.compile(rb"(\S+) (?:->|becomes) (\S+?)(: no\.)?[:.;]?(?=\s|$)")
 """A change that is announced, or one that is told of as tried in vain."""
-_LINE = re.compile(rb"\b(?i:line) (\d+)|(?<!\S)\S+ is like \S+\.")
-"""A line's number; two names of which one is written wrongly."""
+_LINE = re.compile(
+    rb"\S+ stands only in line \d+; line \d+ (?:also )?has \S+: [^.]+\."
+    rb"|Line \d+ has \S+: (?:\S+ is missing|\S+ is too much|\S+ for \S+)\.|\b(?i:line) (\d+)"
+)
+"""A line's number; a word that is written wrongly, with the letters that are."""
 _REASON = re.compile(rb"(?:^|(?<=[.?] ))(?:[^.?]|[.?](?! ))+[.?] (?=Line \d+ has )")
 
 

@@ -71,6 +71,19 @@ def changed_part(old: str, new: str) -> tuple[str, str]:
     return "".join(one[start : len(one) - end]).strip(), "".join(two[start : len(two) - end]).strip()
 
 
+def letters_apart(wrong: str, right: str) -> str:
+    """How a word that is written wrongly differs from the right one, in words: "e is missing"."""
+    start = next((at for at, (a, b) in enumerate(zip(wrong, right, strict=False)) if a != b), None)
+    start = min(len(wrong), len(right)) if start is None else start
+    end = 0
+    while end < min(len(wrong), len(right)) - start and wrong[-1 - end] == right[-1 - end]:
+        end += 1
+    before, after = wrong[start : len(wrong) - end], right[start : len(right) - end]
+    if before and after:
+        return f"{before} for {after}"
+    return f"{after} is missing" if after else f"{before} is too much"
+
+
 def difference(old: str, new: str) -> str:
     """What changes between two texts, as thoughts say it: `old -> new` without what both have."""
     if "\n" in old + new:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
+from k3agent.backend.training.episodes.alike import alike_said, brackets_said
 from k3agent.backend.training.episodes.culprits import ATTRIBUTE, culprits
 from k3agent.backend.training.episodes.editing import changed_part
 from k3agent.backend.training.episodes.symptoms import values_of
@@ -68,7 +69,7 @@ _USUAL = frozenset(("7", "10", "12", "24", "60", "100", "365", "1000", "1024", "
 _TURNED = {"<": (">=", ">"), "<=": (">", ">="), ">": ("<=", "<"), ">=": ("<", "<=")}
 _GIVE_NONE = frozenset("add append clear discard extend insert remove reverse sort update".split())  # noqa: SIM905
 """Methods of lists, sets and dicts that change them and give nothing."""
-_PROSE = frozenset(("a", "an", "it", "lines", "nothing", "the", "times", "two", "what", "with"))
+_PROSE = frozenset("a an it lines nothing the times two what with without".split())  # noqa: SIM905
 """First words of sentences: what begins with another one begins with a name from the code."""
 _HEAD = re.compile(r"\s*(?:async )?def (\w+)")
 _IDENTIFIER = re.compile(r"(?:self\.)?[A-Za-z_]\w*")
@@ -84,6 +85,8 @@ def evidence(rows: Rows, line: int, old: str, new: str, failure: Failure) -> str
     said = (
         _of_error(rows, line, old, new, failure)
         or _of_line(rows, line, old, new, failure.error)
+        or brackets_said(*_function_rows(rows, line), old, new, failure)
+        or alike_said(_function_rows(rows, line)[0], line, old, new)
         or _of_names(rows, line, old, new, failure.error)
         or _of_branches(rows, line, old, new, failure.error)
         or _of_bounds(rows, old, new, failure)
@@ -259,6 +262,13 @@ def _function_around(rows: Rows, line: int) -> tuple[str, Rows]:
     end = next((number for number, text in rows if number > line and _HEAD.match(text)), line + 1000)
     head = next((text for number, text in rows if number == start), "")
     return head, [(number, text) for number, text in rows if start < number < end]
+
+
+def _function_rows(rows: Rows, line: int) -> tuple[Rows, str]:
+    """The lines in view of the function that holds a line, and its whole head."""
+    _, body = _function_around(rows, line)
+    above = [text for number, text in rows if number <= line and _HEAD.match(text)]
+    return body, above[-1] if above else ""
 
 
 def _kind_of(value: object) -> str:

@@ -1,6 +1,5 @@
 """Names that are nearly right: what an unknown name is like, and slips of names with the error they raise."""
 
-import builtins
 import keyword
 import random
 import re
@@ -10,7 +9,7 @@ from functools import partial
 
 from k3agent.backend.training.episodes.bugs import Broken
 from k3agent.backend.training.episodes.concepts import Func
-from k3agent.backend.training.episodes.editing import changed_part
+from k3agent.backend.training.episodes.editing import changed_part, letters_apart
 from k3agent.backend.training.episodes.mutate import Bug, TooManySteps, limited
 from k3agent.backend.training.episodes.policy import View
 from k3agent.backend.training.episodes.slips import name_typo
@@ -19,18 +18,17 @@ from k3agent.backend.training.episodes.units import UnitSample
 NEAR = 0.7
 """How alike two names are of which one may stand for the other."""
 LONGEST_ERROR = 110
-MOST_NAMES = 10
+ALONE = "stands only"
+"""What is said of a name that only one line has."""
 _NAME = re.compile(r"[A-Za-z_]\w{2,}")
-_FUNCTION = re.compile(r"\s*(async )?def ")
-_TEXTS = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|#.*")
-_DOCUMENTED = re.compile(r"(\"{3}|'{3}).*?\1", re.DOTALL)
 _SLIPPING = re.compile(r"(?<![\w'\"])(self\.|\w+\.)?([A-Za-z_]\w{3,})\b(?!['\"])|\[['\"](\w{4,})['\"]\]")
 _KEEP = frozenset((*keyword.kwlist, "self"))
-_USUAL = _KEEP | frozenset(dir(builtins))
 
 
 def near_hint(view: View, line: int, old: str, new: str) -> str:
-    """Which name in view a wrong one is like and where it stands, as a thought, if that is the right one."""
+    """Where a wrong name stands, where in view the one that it is like does, and the letters in which they
+    differ, as a thought, if that is the right one.
+    """
     wrong, right = changed_part(old, new)
     if not _NAME.fullmatch(wrong) or not _NAME.fullmatch(right):
         return ""
@@ -39,19 +37,12 @@ def near_hint(view: View, line: int, old: str, new: str) -> str:
     words = set(_NAME.findall(rest)).union(*places.values())
     if wrong in words or _closest(wrong, words) != [right]:
         return ""
-    there = _names_there(view, line, rest)
-    if right in there:
-        return f" Names there: {', '.join(there)}. {wrong} is like {right}."
-    numbers = [number for number, names in places.items() if right in names]
-    above = [number for number in numbers if number < line]
-    return f" {wrong} is like {right} of line {max(above) if above else min(numbers)}." if numbers else ""
-
-
-def names_in(view: View, first: int, last: int) -> list[str]:
-    """All names in some lines as they come, each once: a wrong one stands among those that it is like."""
-    text = "\n".join(row for number, row in view.lines if first <= number <= last)
-    text = _TEXTS.sub(" ", _DOCUMENTED.sub(" ", text))
-    return [name for name in dict.fromkeys(_NAME.findall(text)) if name not in _USUAL]
+    above = [number for number, names in places.items() if right in names and number < line]
+    if not above and right in _NAME.findall(rest):
+        there = f"line {line} also"
+    else:
+        there = f"line {max(above) if above else min(n for n, names in places.items() if right in names)}"
+    return f" {wrong} {ALONE} in line {line}; {there} has {right}: {letters_apart(wrong, right)}."
 
 
 def _closest(wrong: str, words: set[str]) -> list[str]:
@@ -61,15 +52,6 @@ def _closest(wrong: str, words: set[str]) -> list[str]:
         return near
     bare = wrong.replace("_", "").lower()
     return [word for word in words if bare in (word.replace("_", "").lower(), *word.lower().split("_"))]
-
-
-def _names_there(view: View, line: int, rest: str) -> list[str]:
-    """Names from the function's beginning to a line, of which `rest` is left: the last MOST_NAMES of them."""
-    above = [text for number, text in view.lines if number < line]
-    start = max((at for at, text in enumerate(above) if _FUNCTION.match(text)), default=0)
-    text = "\n".join((*above[start:], rest))
-    names = dict.fromkeys(_NAME.findall(_TEXTS.sub(" ", text)))
-    return [name for name in names if name not in _USUAL][-MOST_NAMES:]
 
 
 def name_slips(func: Func, rng: random.Random) -> list[Bug]:

@@ -5,11 +5,14 @@ the user must be asked, where reading does not tell.
 import random
 import re
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from k3agent.backend.training.episodes.bugs import Broken
 from k3agent.backend.training.episodes.concepts import Func
+from k3agent.backend.training.episodes.editing import changed_part
 from k3agent.backend.training.episodes.evident import Oddity, oddities
 from k3agent.backend.training.episodes.mutate import Bug, candidates
+from k3agent.backend.training.episodes.nearby import NEAR
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.stdlib import one_definition
 from k3agent.backend.training.episodes.unitbugs import functions_of
@@ -22,6 +25,8 @@ EVIDENT = 0.6
 """Of the functions, those in which an evident slip is looked for first."""
 RIGHT = 0.3
 """Of the functions in which nothing evident is to be found, those in which nothing is wrong."""
+
+_NAME = re.compile(r"[A-Za-z_]\w{2,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,22 @@ def _odd(rng: random.Random, path: str, good: str, func: Func, start: int) -> Od
             found = oddities(bad, func.name)
         except (SyntaxError, ValueError):
             continue
-        if not found and not is_evident:
+        if not found and not is_evident and not is_misspelt(bug, bad):
             return Odd(_broken(path, good, bad, func, start, bug), "")
         if len(found) == 1 and is_evident and (said := _said(found[0], row + 1, bug)):
             return Odd(_broken(path, good, bad, func, start, bug), said)
     return None
+
+
+def is_misspelt(bug: Bug, text: str) -> bool:
+    """Whether a slip is a name that is nearly the right one and stands nowhere else: whoever reads sees it,
+    though no rule may tell.
+    """
+    wrong, right = changed_part(bug.right, bug.wrong)[::-1]
+    if not _NAME.fullmatch(wrong) or not _NAME.fullmatch(right):
+        return False
+    is_near = wrong in right or right in wrong or SequenceMatcher(None, wrong, right).ratio() >= NEAR
+    return is_near and len(re.findall(rf"\b{wrong}\b", text)) == 1
 
 
 def _said(oddity: Oddity, line: int, bug: Bug) -> str:

@@ -47,6 +47,12 @@ _COMPLAINTS = (
     "datetime.utcnow() is deprecated.",
 )
 _CONTINUED = (
+    "The {name} scope of asynchronous fixtures is that of the fixture for now. Version {n} of it takes"
+    ' "function" unless told otherwise. Say which one you want, so that nothing changes then. Known are:'
+    ' "function", "class", "module", "package", "session".',
+    "Both {name} and {other} want to report results; the one that was loaded last does. Leave one of them out"
+    " with `-p no:{other}`.",
+    "Python {n} knows this module under another name. The old one goes on to work until {name} is updated.",
     "Set it in the configuration file to keep today's behaviour when version {n} arrives.",
     'Later versions will treat this as an error. Allowed values: "function", "class", "module", "session".',
     "See the changelog of {name} for what to do; until then nothing changes for you.",
@@ -73,6 +79,7 @@ class Look:
     coverage: bool = False
     slow: bool = False
     seed: bool = False
+    nodes: int = 0
     config: str = ""
 
     @classmethod
@@ -90,8 +97,16 @@ class Look:
         look.coverage = own.random() < 0.12
         look.slow = own.random() < 0.1
         look.seed = own.random() < 0.08
+        look.nodes = own.choice((2, 4, 8)) if own.random() < 0.08 else 0
         look.config = own.choice(("", "", "pyproject.toml", "pytest.ini", "setup.cfg", "tox.ini"))
         return look
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens a quiet run prints besides its own."""
+        return (
+            170 * (self.before + self.warned + self.coverage) + 200 * bool(self.flags) + 20 * bool(self.nodes)
+        )
 
     def time(self) -> str:
         """How long it took."""
@@ -111,6 +126,8 @@ class Look:
         at = next((index for index in range(len(lines) - 1, -1, -1) if _SUMMARY.match(lines[index])), None)
         if at is not None:
             lines = self._end(lines, at, root)
+        if self.nodes:
+            lines = self._workers(lines)
         if self.seed:
             lines.insert(0, f"Using --randomly-seed={self.rng.randrange(10**9)}")
         if self.before:
@@ -137,6 +154,17 @@ class Look:
                     )
                     found.append(f"plugins: {names}")
         return found
+
+    def _workers(self, lines: list[str]) -> list[str]:
+        """What several processes that share the tests print before the first result."""
+        at = next((index for index, line in enumerate(lines) if line.startswith("collected ")), -1)
+        count = re.search(r"\d+", lines[at]) if at >= 0 else None
+        items = f" [{count[0]} items]" if count else ""
+        each = " / ".join(f"gw{number} I" for number in range(self.nodes))
+        said = self.rng.choice(
+            (["bringing up nodes..."], [f"{self.nodes} workers{items}"], [each, "bringing up nodes..."])
+        )
+        return [*lines[: max(at, 0)], *said, *lines[at + 1 if at >= 0 else 0 :]]
 
     def _percent(self, line: str) -> str:
         """The progress at a line's end left out, or as a count."""
@@ -213,10 +241,11 @@ class Look:
         ]
         if rng.random() < 0.6:
             lines += [_pick(rng, _CONTINUED).format(**values), ""]
-        return [
-            *lines,
-            f"  warnings.warn({rng.choice(('message', name.upper() + '_NOTE', 'text, stacklevel=2'))})",
-        ]
+        kind = lines[0].split(": ")[1]
+        call = rng.choice(
+            ("message", f"{name.upper()}_NOTE", "text, stacklevel=2", f"{kind}(_{name.upper()}_UNSET)")
+        )
+        return [*lines, f"  warnings.warn({call})"]
 
     def _summary_of_warnings(self) -> list[str]:
         rng = self.rng

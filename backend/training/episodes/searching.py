@@ -11,6 +11,7 @@ from k3agent.backend.training.episodes.candidates import EVIDENT, Candidate, can
 from k3agent.backend.training.episodes.editing import difference, edit_text, failed
 from k3agent.backend.training.episodes.evidence import evidence
 from k3agent.backend.training.episodes.mutate import ENDLESS, outcome
+from k3agent.backend.training.episodes.parts import MOST_PARTS, goes_on, left_in, parts_of, said_of
 from k3agent.backend.training.episodes.policy import View, quoted
 from k3agent.backend.training.episodes.session import Report, Session
 from k3agent.backend.training.episodes.symptoms import points_to, symptom
@@ -23,11 +24,13 @@ GIVEN_UP = 0.08
 """Of the searches that may, those that end with an honest report."""
 UNLIKELY = 0.25
 """The same where the right change is none that one would think of."""
-DECIDED = 0.94
-"""Of the searches whose evidence decides for a change, those that try it first."""
-POINTED = 0.85
+DECIDED = 0.7
+"""Of the searches whose evidence decides for a change, those that try it first also where there is room for
+more.
+"""
+POINTED = 0.5
 """The same where the symptom says only which kind of change it is."""
-POSITIONS = (0.5, 0.24, 0.15, 0.11)
+POSITIONS = (0.4, 0.28, 0.19, 0.13)
 """How often the right change comes first, second, ...: wrong attempts are not learned, so each step learns
 what is likely after what was tried. Where there is no room for more the right one comes sooner.
 """
@@ -39,19 +42,21 @@ LEAST = 12
 STRAY = 0.25
 """Of the steps after a wrong attempt, those with a call that is refused first (it is not learned)."""
 STUCK = 0.3
-"""Of those after two attempts, the ones where the call is made again, which ends the search."""
-FITTING = 4030
+"""Of those, the ones where the call is made again; after two attempts half of them end the search."""
+FITTING = 4070
 """Tokens of an episode that is trained as a whole, about."""
 TOKENS = (890, 0.57, 51)
 """About how many tokens stand for the constant beginning, a character and a message (measured)."""
-AN_ATTEMPT = 680
-"""Tokens of an attempt and its test run."""
-AN_END = 330
-"""Tokens of an edit back, a last check and the report."""
+AN_ATTEMPT = 690
+"""Tokens of an attempt in a short line and its test run, where that prints nothing else."""
+AN_END = 230
+"""Tokens of a last check and the report."""
 LONG_SESSION = 10_000
 """Sessions that may be longer have room for all."""
 LONGEST_ERROR = 60
 """Characters of an error that is told again after an attempt."""
+MOST_LINES = 8
+"""Lines that are named as left."""
 NONSENSE = frozenset(("TypeError", "NameError", "AttributeError", "UnboundLocalError"))
 
 
@@ -113,7 +118,7 @@ class Search:
             if run.ok:
                 return Tried(candidate, run)
             self.tried.append(candidate)
-            lead = f"{self._still(run)} {self._so_far()}"
+            lead = self._still(run)
 
     def _wrong_ones(self) -> int:
         """How many wrong attempts come first: none, as a rule, where something says what to change."""
@@ -140,12 +145,14 @@ class Search:
         session = self.session
         start, a_sign, a_message = TOKENS
         used = start + a_sign * session.size + a_message * len(session.messages)
-        return session.max_chars >= LONG_SESSION or used + 2 * AN_ATTEMPT + AN_END < FITTING
+        look = session.box.machine.look
+        each = AN_ATTEMPT + (look.tokens if look else 0) + max(0, len(self.right.old) - 40)
+        return session.max_chars >= LONG_SESSION or used + 2 * each + AN_END < FITTING
 
     def _next_wrong(self) -> Candidate | None:
         """A candidate that does not help, mostly in the line of the last one: that costs no edit back."""
         rng = self.session.rng
-        left = [item for item in self.pool if item not in self.tried]
+        left = [item for item in self.pool if item not in self.tried and self._follows(item)]
         last = self.tried[-1].line if self.tried else 0
         for _ in range(8):
             if not left:
@@ -163,6 +170,19 @@ class Search:
                 return chosen
         return None
 
+    def _follows(self, item: Candidate) -> bool:
+        """Whether an attempt goes on as the thoughts say: no part is tried twice, a line that was left is
+        left for good, and the right change can come after it.
+        """
+        right, lines = self.right, {one.line for one in self.tried}
+        last = self.tried[-1].line if self.tried else 0
+        if item.line != last and (item.line in lines or last == right.line):
+            return False
+        before = [one.new for one in self.tried if one.line == item.line]
+        if not goes_on(item.old, before, item.new):
+            return False
+        return item.line != right.line or goes_on(right.old, [*before, item.new], right.new)
+
     def _still(self, run: Run) -> str:
         """That the same test fails, by its name, and what it says now: another name would be another bug."""
         found = run.failures[0] if run.failures else Failure("")
@@ -174,13 +194,20 @@ class Search:
         return f"{name} still fails{', as before' if now == before else f': {found.error}'}."
 
     def _so_far(self) -> str:
-        """What was tried, as a thought."""
-        parts, line = list[str](), self.tried[0].line
-        for item in self.tried:
-            where = "" if item.line == line else f"Line {item.line}: "
-            parts.append(f"{where}{difference(item.old, item.new)}: no.")
-            line = item.line
-        return " ".join(parts)
+        """The line of the last attempt as it was, what was tried in it and which of its parts are left."""
+        last = self.tried[-1]
+        news = [item.new for item in self.tried if item.line == last.line]
+        tried = ", ".join(said_of(last.old, new) for new in news)
+        left = left_in(last.old, news)
+        rest = f"; left: {', '.join(left)}" if 0 < len(left) <= MOST_PARTS else ""
+        return f"Line {last.line} was {last.old} and {tried} did not help{rest}."
+
+    def _lines_left(self, line: int) -> str:
+        """The lines of the function that were not tried, a line and those near it, as a thought."""
+        done = {item.line for item in self.tried}
+        lines = sorted({item.line for item in (*self.pool, self.right)} - done)
+        near = sorted(lines, key=lambda one: abs(one - line))[:MOST_LINES]
+        return f"Left: line{'s' if len(near) > 1 else ''} {', '.join(map(str, sorted(near)))}."
 
     def _try(self, candidate: Candidate, lead: str, *, learn: bool) -> None:
         """Edit to a candidate; a wrong line of before is put back by the same edit or by one of its own.
@@ -200,11 +227,15 @@ class Search:
         if session.slips and session.rng.random() < STRAY:
             lead = self._stray(last, lead)
         if candidate.line == last.line:
-            think = f"{lead}{clue} Try {what}"
+            think = f"{lead}{clue} {self._so_far()} Try {what}"
             self._edit(last.new, candidate.new, candidate.line, think, learn=learn)
             return
-        self._edit(last.new, last.old, last.line, f"{lead} Put line {last.line} back.")
-        think = f"Now line {candidate.line}.{clue} Try {what}"
+        back = f"{lead} Put line {last.line} back: it was {last.old}"
+        self._edit(last.new, last.old, last.line, back)
+        parts = [part.text for part in parts_of(candidate.old)]
+        has = f"; parts: {', '.join(parts)}" if 0 < len(parts) <= MOST_PARTS else ""
+        think = f"{self._lines_left(candidate.line)}{clue} Line {candidate.line} has {candidate.old}{has}."
+        think = f"{think} Try {what}"
         self._edit(candidate.old, candidate.new, candidate.line, think, learn=learn)
 
     def _edit(self, old: str, new: str, line: int, think: str, *, learn: bool = True) -> None:
@@ -216,28 +247,31 @@ class Search:
 
     def _stray(self, last: Candidate, lead: str) -> str:
         """An edit that is refused, not learned; the thought that goes on from there. Raises Report where it
-        is made again.
+        is made again and nothing comes after it.
         """
+        rng = self.session.rng
         args: dict[str, Any] = {"path": self.view.path, "line": last.line}
-        is_same = self.session.rng.random() < 0.5 or self.broken.bad.count(last.old) > 1
+        is_same = rng.random() < 0.5 or self.broken.bad.count(last.old) > 1
         is_same = is_same or last.old in last.new
         old, new = (last.new, last.new) if is_same else (last.old, last.new)
-        tried = difference(last.old, last.new)
-        think = f"{lead} Try {tried}."
+        think = f"{lead} Try {difference(last.old, last.new)}."
         result = self.session.call("edit", think, learn=False, old=old, new=new, **args)
         if not result.is_error:
             raise ValueError(f"a stray edit of {self.view.path} was not refused: {old!r} to {new!r}")
-        if self.may_stop and len(self.tried) > 1 and self.session.rng.random() < STUCK:
+        if rng.random() < STUCK:
             self.session.call("edit", think, learn=False, old=old, new=new, **args)
-            raise self._nothing_left(f"The same call failed before, and {tried} was tried.")
-        start = "Old and new were the same." if is_same else f"Line {last.line} has {last.new} now."
-        return f"{start} {self._so_far()} Another one."
+            start = "The same call failed before: something else must change."
+            if self.may_stop and len(self.tried) > 1 and rng.random() < 0.5:
+                raise self._nothing_left(start)
+            return start
+        return "Old and new were the same." if is_same else f"Line {last.line} has {last.new} now."
 
     def _nothing_left(self, lead: str) -> Report:
         """Put the last attempt back; what is said then."""
         session, failure = self.session, self.failure
         last = self.tried[-1]
-        self._edit(last.new, last.old, last.line, f"{lead} I know no more. Put line {last.line} back.")
+        back = f"{lead} I know no more. Put line {last.line} back: it was {last.old}"
+        self._edit(last.new, last.old, last.line, back)
         session.gave_up = True
         start = f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{self.view.path}`."
         tried = quoted([item.new for item in self.tried])

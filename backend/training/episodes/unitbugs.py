@@ -4,9 +4,10 @@ import ast
 import random
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+from k3agent.backend.training.episodes.alike import alike_slips
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken
 from k3agent.backend.training.episodes.concepts import Func
 from k3agent.backend.training.episodes.layered import draw_layered
@@ -16,7 +17,7 @@ from k3agent.backend.training.episodes.project import layout
 from k3agent.backend.training.episodes.pycode import Style
 from k3agent.backend.training.episodes.registry import Setting
 from k3agent.backend.training.episodes.testforms import Claim, claim
-from k3agent.backend.training.episodes.units import Expected, Unit, UnitSample, draw_unit
+from k3agent.backend.training.episodes.units import Expected, Unit, UnitSample, draw_unit, units
 from k3agent.backend.training.episodes.words import Words, importable, pascal
 
 NATURAL_REPAIRS = 0.5
@@ -25,6 +26,10 @@ LAYERED = 0.7
 """Below this and above NATURAL_REPAIRS: those in code in layers."""
 LIKELY = 0.65
 """Of the slips in natural code, those that leave a trace in an error, a value or a name."""
+ALIKE = 0.18
+"""Of the slips in natural code, those that are looked for first in units with lines that are alike or sums in
+brackets.
+"""
 TRIES = 14
 SECOND_UNIT = 0.35
 """Of the files, those with a second unit above or below."""
@@ -42,6 +47,13 @@ def functions_of(text: str) -> list[tuple[str, list[str], int, int]]:
             params = [arg.arg for arg in node.args.args if arg.arg not in ("self", "cls")]
             found.append((node.name, params, node.lineno, node.end_lineno or node.lineno))
     return found
+
+
+@cache
+def _with_alike() -> tuple[Unit, ...]:
+    """Units with lines that are alike or sums in brackets."""
+    rng = random.Random(0)
+    return tuple(unit for unit in units() if alike_slips(Func("", [], list(unit.code), ""), rng))
 
 
 def _find(
@@ -81,11 +93,15 @@ def draw_unit_bug(ctx: Setting, changes: Changes = candidates) -> Broken | None:
     """A slip in natural code (one of the changes), in a new module with its tests."""
     rng, words = ctx.rng, ctx.words
     style = Style.draw(rng) if ctx.project is None else ctx.project.style
-    unit, sample = draw_unit(rng, words)
+    is_alike = changes is candidates and rng.random() < ALIKE
+    unit, sample = draw_unit(rng, words, _with_alike() if is_alike else ())
     lines, at = unit_file(rng, words, unit)
     if changes is candidates and rng.random() < LIKELY:
         changes = likely
-    found = _find(sample, lines, slice(at, at + len(unit.code)), rng, changes)
+    part, found = slice(at, at + len(unit.code)), None
+    if is_alike:
+        found = _find(sample, lines, part, rng, alike_slips)
+    found = found or _find(sample, lines, part, rng, changes)
     if found is None or any(name in text for name in unit.names for text in ctx.facts.files.values()):
         return None
     func, bug = found

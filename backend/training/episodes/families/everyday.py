@@ -3,7 +3,7 @@
 import re
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.editing import change_line, failed
+from k3agent.backend.training.episodes.editing import change_line, failed, letters_apart
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.adding import append, by_squeeze
 from k3agent.backend.training.episodes.families.creating import new_path, write_new
@@ -289,7 +289,8 @@ def _mend(session: Session, path: str, number: int, row: str, word: str, right: 
     right = _like(word, right)
     old = row.strip()
     new = re.sub(rf"\b{word}\b", right, old)
-    change_line(session, path, number, old, new, f"It is in line {number}. {word} -> {right}")
+    think = f"Line {number} has {word}: {letters_apart(word, right)}. {word} -> {right}"
+    change_line(session, path, number, old, new, think)
     return "The diff shows it.", f"Corrected `{word}` to `{right}` in `{path}` (line {number})."
 
 

@@ -9,6 +9,8 @@ from k3agent.backend.training.episodes.gapbugs import Gap, draw_gap
 from k3agent.backend.training.episodes.policy import one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
+from k3agent.backend.training.episodes.symptoms import case_said
+from k3agent.backend.training.episodes.testruns import Failure
 from k3agent.backend.training.episodes.tracing import view_function
 
 SYMPTOMS = ("gives wrong results", "is wrong", "does not work", "has a bug", "returns the wrong value")
@@ -17,6 +19,15 @@ SYMPTOMS = ("gives wrong results", "is wrong", "does not work", "has a bug", "re
 def _mend(session: Session, gap: Gap, why: str) -> None:
     """Put in what is missing."""
     edit_text(session, gap.path, gap.old, gap.new, f"{why} {gap.thought}", line=gap.line)
+
+
+def gap_reason(failure: Failure, gap: Gap) -> str:
+    """What failed; where a case is not handled, also for which kind of case: elsewhere that would ask for a
+    guard that nobody wants.
+    """
+    code = next((place[3] for place in failure.places if "test" in place[0]), "")
+    case = case_said(code) if gap.thought.startswith("Nothing is done for ") else ""
+    return f"{reason(failure)} {case}".rstrip()
 
 
 def _play_tests(session: Session, gap: Gap) -> tuple[str, str]:
@@ -28,7 +39,7 @@ def _play_tests(session: Session, gap: Gap) -> tuple[str, str]:
     _, view = view_function(session, failure)
     if (gap.line, gap.old) not in [(number, text.strip()) for number, text in view.lines]:
         around(session, gap.path, gap.line, f"The cause is not there. Read what belongs to {gap.name}.")
-    _mend(session, gap, reason(failure))
+    _mend(session, gap, gap_reason(failure, gap))
     run, _ = run_tests(session, "The diff is right. Run the tests again.", python=python, stop=True)
     return _told(run.ok, gap, [one.name for one in run.failures], run.summary)
 
@@ -42,7 +53,7 @@ def _play_named(session: Session, gap: Gap, task: str) -> tuple[str, str]:
     except Report:
         _mend(session, gap, f"{name} is wrong.")
         return "I could not run the tests.", f"In `{gap.path}`, I {gap.said}. I could not run the tests here."
-    _mend(session, gap, reason(run.failures[0]) if run.failures else f"{name} is wrong.")
+    _mend(session, gap, gap_reason(run.failures[0], gap) if run.failures else f"{name} is wrong.")
     run, _ = run_tests(session, "The diff is right. Run the tests again.", python=python, stop=True)
     return _told(run.ok, gap, [one.name for one in run.failures], run.summary)
 

@@ -1,7 +1,7 @@
 """Real code is said to be wrong, no test says how: what is evident is mended, else the user is asked."""
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.editing import around, changed_part
+from k3agent.backend.training.episodes.editing import around
 from k3agent.backend.training.episodes.evident import ALONE
 from k3agent.backend.training.episodes.families.repair import (
     VAGUE,
@@ -9,21 +9,20 @@ from k3agent.backend.training.episodes.families.repair import (
     nothing_evident,
     run_tests,
 )
-from k3agent.backend.training.episodes.nearby import names_in
+from k3agent.backend.training.episodes.nearby import near_hint
 from k3agent.backend.training.episodes.oddlines import Odd, draw_odd
-from k3agent.backend.training.episodes.policy import one_definition
+from k3agent.backend.training.episodes.policy import View, one_definition
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 
-ALL_RIGHT = "Each is written right."
 
-
-def _likeness(odd: Odd) -> str:
-    """Which of the names in view is written wrongly, or that none is."""
-    if not odd.said.endswith(f"{ALONE}."):
-        return ALL_RIGHT
-    wrong, right = changed_part(odd.broken.wrong, odd.broken.right)
-    return f"{wrong} is like {right}."
+def _why(view: View, odd: Odd) -> str:
+    """What is odd in the function: of a name that is written wrongly, which other one it is like."""
+    broken = odd.broken
+    if odd.said.endswith(f"{ALONE}."):
+        near = near_hint(view, broken.line, broken.wrong.strip(), broken.right.strip())
+        return near.strip() or f"Line {broken.line}: {odd.said}"
+    return f"Line {broken.line}: {odd.said}"
 
 
 @goal("fix_odd", "fix", 3.0)
@@ -42,11 +41,9 @@ def fix_odd(ctx: Setting) -> Plan | None:
         found, hit = one_definition(session, name, f"{task} Find its definition.")
         view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.", least=size + 1)
         last = hit.line + size - 1
-        names = f"Names: {', '.join(names_in(view, hit.line, last))}."
         if odd.said:
-            why = f"{found} is wrong. {names} {_likeness(odd)} Line {broken.line}: {odd.said}"
-            return change_and_run(session, view, broken, found, why)
-        think = f"{names} {ALL_RIGHT} Nothing in {found} is evidently odd. See what the tests say."
+            return change_and_run(session, view, broken, found, f"{found} is wrong. {_why(view, odd)}")
+        think = f"Nothing in {found} is evidently odd. See what the tests say."
         try:
             run, _ = run_tests(session, think, stop=True)
         except Report:

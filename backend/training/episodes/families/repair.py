@@ -7,12 +7,12 @@ from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_bro
 from k3agent.backend.training.episodes.editing import around, difference, edit_text, error_of
 from k3agent.backend.training.episodes.evidence import evidence
 from k3agent.backend.training.episodes.layered import draw_layered
-from k3agent.backend.training.episodes.nearby import near_hint
+from k3agent.backend.training.episodes.nearby import ALONE, near_hint
 from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.searching import Tried, draw_search, is_evident, lead_to
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
-from k3agent.backend.training.episodes.symptoms import case_said, symptom
+from k3agent.backend.training.episodes.symptoms import symptom
 from k3agent.backend.training.episodes.testnames import beginning, failing_names, note_full_name
 from k3agent.backend.training.episodes.testruns import (
     PYTEST,
@@ -107,7 +107,7 @@ def _endless(last: str) -> Report:
 def mend(session: Session, view: View, broken: Broken, why: str) -> None:
     """Change the wrong line to the right one."""
     wrong, right = broken.wrong, broken.right
-    hint = "" if " is like " in why else near_hint(view, broken.line, wrong.strip(), right.strip())
+    hint = "" if f" {ALONE} " in why else near_hint(view, broken.line, wrong.strip(), right.strip())
     why += hint or _purpose(view, broken.line)
     if wrong.lstrip() == right.lstrip():
         think = f"{why} Line {broken.line} is indented wrongly: {wrong.strip()}. It belongs further out."
@@ -186,8 +186,7 @@ def wrong_turn(session: Session, view: View, broken: Broken, why: str, command: 
 def reason(failure: Failure) -> str:
     """What failed, and what that says, in a few words."""
     said = f"{failure.error}." if failure.error and len(failure.error) < 100 else "It fails."
-    code = next((place[3] for place in failure.places if "test" in place[0]), "")
-    return " ".join(filter(None, (said, symptom(failure.error), case_said(code))))
+    return " ".join(filter(None, (said, symptom(failure.error))))
 
 
 def told(view: View, broken: Broken, failure: Failure) -> str:

@@ -113,3 +113,17 @@ def test_what_stands_behind_the_number_of_a_task_is_a_choice(tokenizer: Tokenize
     heavy = "".join(text for text, weight in pieces if weight > 1)
     assert heavy.strip().startswith("Rename a to") and "everywhere" not in heavy
     assert sum(weight == CHOICE_WEIGHT for _, weight in pieces) == CHOICE_TOKENS
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "keppt stands only in line 9; line 4 has kept: p is too much.",
+        "self_a stands only in line 9; line 9 also has self_ab: b is missing.",
+        "Line 3 has keppt: pp for p.",
+    ],
+)
+def test_where_a_name_is_written_wrongly_counts_more(tokenizer: Tokenizer, said: str) -> None:
+    pieces = weighed(tokenizer, "return keppt", "return kept", f"It fails. {said} keppt -> kept")
+    heavy = "".join(text for text, weight in pieces if weight == CHANGE_WEIGHT)
+    assert said in heavy

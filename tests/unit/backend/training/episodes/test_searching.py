@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from k3agent.backend.training.episodes.concepts import compile_function, copy_va
 from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.repair import fixed, play_fix
 from k3agent.backend.training.episodes.mutate import find_bug, with_bug
+from k3agent.backend.training.episodes.parts import goes_on, left_in, parts_of, said_of
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.registry import GOALS, Setting
 from k3agent.backend.training.episodes.routines import routine_function
@@ -65,7 +67,7 @@ def attempts(session: Session) -> list[tuple[int, str]]:
         refused = calls and session.messages[index + 1]["content"].startswith("Error: ")
         if calls and calls[0]["function"]["name"] == "edit" and not refused:
             args = json.loads(calls[0]["function"]["arguments"])
-            if " back." not in message["reasoning_content"]:
+            if " back: it was " not in message["reasoning_content"]:
                 found.append((args["line"], args["new"]))
     return found
 
@@ -193,7 +195,7 @@ def test_what_is_refused_is_followed_by_another_candidate(
         session = played(player, broken, rng)
         for index in session.unlearned:
             shown, following = session.messages[index + 1], session.messages[index + 2]
-            if ": no." in following["reasoning_content"]:
+            if " did not help" in following["reasoning_content"]:
                 strays += 1
                 assert shown["content"].startswith("Error: ")
                 assert (
@@ -214,7 +216,7 @@ def test_a_call_that_is_refused_twice_ends_the_search(
     rng, stopped = random.Random(8), 0
     for broken in drawn(9, 6):
         session = played(player, broken, rng, may_stop=True)
-        if "was tried. I know no more" in str(session.messages):
+        if "must change. I know no more" in str(session.messages):
             stopped += 1
             assert player.box.workspace.snapshot() == broken.files
             assert "I put everything back" in session.messages[-1]["content"]
@@ -242,3 +244,42 @@ def test_routine_functions_are_many_and_do_what_their_cases_say() -> None:
         assert all(function(*[copy_value(arg) for arg in args]) == value for args, value in func.cases)
         assert len({repr(value) for _, value in func.cases}) > 1
     assert len(bodies) == 120
+
+
+def test_after_an_attempt_the_parts_that_are_left_are_named() -> None:
+    line = "started = (extra + 1000 - 1) // 1000"
+    assert [part.text for part in parts_of(line)] == ["extra", "+", "1000", "-", "1", "//", "1000"]
+    tried = line.replace("+", "*")
+    assert left_in(line, [tried]) == ["extra", "+ as -", "1000", "-", "1", "//", "1000"]
+    assert said_of(line, tried) == "+ as *"
+    assert goes_on(line, [tried], line.replace("+", "-"))
+    assert not goes_on(line, [tried], line.replace("+", "/"))
+    assert goes_on(line, [tried], line.replace("//", "/"))
+    fewer = line.replace(" - 1)", ")")
+    assert goes_on(line, [tried], fewer) and said_of(line, fewer) == "no - 1"
+    assert said_of("return name.lower == word", "return name.lower() == word") == "lower with ()"
+    assert [part.text for part in parts_of("a += b['c']")] == ["a", "+=", "b", "'c'"]
+
+
+def test_no_thought_after_a_failed_attempt_can_be_copied_into_the_same_change(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("POINTED", "DECIDED", "STRAY"):
+        monkeypatch.setattr(searching, name, 0.0)
+    monkeypatch.setattr(searching, "SEARCHED", 1.0)
+    monkeypatch.setattr(searching, "POSITIONS", (0.0, 0.0, 1.0))
+    rng, went_on = random.Random(5), 0
+    for broken in drawn(3, 8):
+        before: list[str] = []
+        for message in played(player, broken, rng).messages:
+            thought = message.get("reasoning_content", "")
+            if " Try " not in thought:
+                continue
+            lead, _, change = thought.rpartition(" Try ")
+            assert " -> " not in lead and change not in before, thought
+            before.append(change)
+            if "; left: " in lead and " -> " in change:
+                left = re.split(r", (?=\S)", lead.rpartition("; left: ")[2].removesuffix("."))
+                went_on += 1
+                assert any(part.split(" as ")[0] in change.split(" -> ")[0] for part in left), thought
+    assert went_on > 2

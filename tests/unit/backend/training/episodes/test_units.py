@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes.editing import letters_apart
 from k3agent.backend.training.episodes.evident import oddities
 from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.mutate import Bug
 from k3agent.backend.training.episodes.nearby import near_hint
-from k3agent.backend.training.episodes.oddlines import draw_odd
+from k3agent.backend.training.episodes.oddlines import draw_odd, is_misspelt
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.policy import View
 from k3agent.backend.training.episodes.registry import GOALS, Setting
@@ -170,13 +172,31 @@ def test_a_misspelt_name_is_said_to_be_like_one_in_view() -> None:
     rows = ["def f(a):", "    kept = []", "    for one in a:", "        kept.append(one)", "    return keppt"]
     view = View("a.py", list(enumerate(rows, 1)), 5)
     hint = near_hint(view, 5, "return keppt", "return kept")
-    assert hint == " Names there: kept, one, append. keppt is like kept."
+    assert hint == " keppt stands only in line 5; line 4 has kept: p is too much."
     part = View("a.py", [(1, "TAX_RATE = 5"), (2, "def f(a):"), (3, "    return a * TAX")], 3)
-    assert near_hint(part, 3, "return a * TAX", "return a * TAX_RATE") == " TAX is like TAX_RATE of line 1."
+    hint = near_hint(part, 3, "return a * TAX", "return a * TAX_RATE")
+    assert hint == " TAX stands only in line 3; line 1 has TAX_RATE: _RATE is missing."
     far = View("a.py", [(1, "RATE = 5"), (2, "def f(a):"), (3, "    return a * RTE")], 3)
-    assert near_hint(far, 3, "return a * RTE", "return a * RATE") == " RTE is like RATE of line 1."
+    assert near_hint(far, 3, "return a * RTE", "return a * RATE").endswith("line 1 has RATE: A is missing.")
     assert near_hint(view, 5, "return keppt", "return one") == ""
     assert near_hint(view, 5, "return one", "return kept") == ""
+
+
+def test_the_letters_that_differ_are_said() -> None:
+    pairs = (("rarly", "rarely"), ("keppt", "kept"), ("kpet", "kept"), ("price", "prize"), ("rows", "row"))
+    said = [letters_apart(*pair) for pair in pairs]
+    assert said == ["e is missing", "p is too much", "pe for ep", "c for z", "s is too much"]
+    attribute = View("a.py", [(1, "def f(user):"), (2, "    return user.zone_a + user.zone_at")], 2)
+    hint = near_hint(attribute, 2, "return user.zone_a + user.zone_at", "return user.zone_at + user.zone_at")
+    assert hint == " zone_a stands only in line 2; line 2 also has zone_at: t is missing."
+
+
+def test_a_name_written_wrongly_is_never_passed_over_as_right() -> None:
+    right = "    return total_price * count"
+    assert is_misspelt(Bug(1, right, "    return total * count"), "return total * count")
+    assert is_misspelt(Bug(1, right, "    return totel_price * count"), "return totel_price * count")
+    assert not is_misspelt(Bug(1, right, "    return total_price + count"), "return total_price + count")
+    assert not is_misspelt(Bug(1, right, "    return count * count"), "count = 1\nreturn count * count")
 
 
 def test_misspelt_names_raise_the_error_that_is_told(player: Player) -> None:
@@ -192,7 +212,7 @@ def test_misspelt_names_raise_the_error_that_is_told(player: Player) -> None:
         session = Session(player.box, rng, max_chars=10**6)
         _, answer = played(plan, session)
         assert plan.check(Outcome(files, player.box.workspace.snapshot(), answer)) is None, answer
-        told += " is like " in str(session.messages)
+        told += " stands only in line " in str(session.messages)
     assert told > 2
 
 
