@@ -173,10 +173,11 @@ class TextWatcher:
             at = self._held.find("<tool_call>")
             if at >= 0:
                 hits.append((at, "tag"))
-            fence = _FENCE.search(self._held)
-            # In a block, this one closes it.
-            if fence is not None and not self._shown.in_fence(self._held[: fence.start()]):
-                hits.append((fence.start(), "fence"))
+            for fence in _FENCE.finditer(self._held):
+                # In a block, this one closes it, and the next may open another.
+                if not self._shown.in_fence(self._held[: fence.start()]):
+                    hits.append((fence.start(), "fence"))
+                    break
         return min(hits) if hits else (None, "")
 
     def _is_leak_at(self, at: int) -> bool:
@@ -208,8 +209,9 @@ class TextWatcher:
         first = self._held[body_at:].lstrip()[:1]
         if not first:
             return False
-        end = _FENCE_END.search(self._held, body_at - 1)
+        end = None
         if first in {"{", "["}:
+            end = _FENCE_END.search(self._held, body_at - 1)
             if end is None or end.end() == len(self._held):
                 self._may_end = "`" in self._held[self._held.rfind("\n") :]
                 return False
@@ -219,7 +221,7 @@ class TextWatcher:
                 self._held = self._held[end.end() :].lstrip("\n")
                 self._mode = ""
                 return True
-        # A block of something else: shown as it is, its closing fence included if it is here.
+        # A block of something else: shown as it is. Its end may not be here yet, so it is looked for later.
         self._mode = ""
         self._emit(self._held[: end.end() if end else body_at], out)
         return True

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from k3agent.providers.inline import (
@@ -62,6 +62,7 @@ PARTS = st.lists(
 ).map("".join)
 
 
+@example('```json\n```json\n```json\n{"name": "read", "arguments": {"a": "`"}}', [])
 @given(PARTS, st.lists(st.integers(1, 9), max_size=30))
 def test_fences_are_read_alike_however_they_come(text: str, sizes: list[int]) -> None:
     assert watch(text, sizes)[:2] == watch(text, [1] * len(text))[:2]
