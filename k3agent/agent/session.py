@@ -22,7 +22,7 @@ from k3agent.events import AnyEvent, Noticed, TurnEnded, TurnOutcome, TurnStarte
 from k3agent.store.database import SessionLock
 from k3agent.store.records import StoredSession
 from k3agent.store.sessions import SessionStore
-from k3agent.types import ImagePart, MessageId, Role, SessionId
+from k3agent.types import Finish, ImagePart, MessageId, Role, SessionId
 
 __all__ = ["NO_LIMITS", "Limits", "Receipt", "Session", "SessionOptions"]
 
@@ -150,7 +150,10 @@ class Session(SessionParts):
         leaf = transcript.leaf
         # Calls without results: subagents that waited for their endpoint go on.
         is_answer = leaf is not None and leaf.role is Role.ASSISTANT and not leaf.calls
-        if is_answer and (last.outcome is not None or reports_only(transcript.messages)):
+        # A turn that was interrupted behind its last answer has only its checks left.
+        is_last = leaf is not None and leaf.finish is Finish.STOP and last.outcome == TurnOutcome.INTERRUPTED
+        is_ended = last.outcome is not None and not is_last
+        if is_answer and (is_ended or reports_only(transcript.messages)):
             # Before the turn is opened: a kill in between would leave an answer that looks like its good end.
             transcript.add(transcript.harness(GO_ON))
         if last.outcome is not None:

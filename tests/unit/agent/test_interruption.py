@@ -57,6 +57,21 @@ async def test_interrupting_an_answer_keeps_what_arrived(tmp_path: Path) -> None
     await run.session.aclose()
 
 
+async def test_a_turn_interrupted_behind_its_last_answer_has_only_its_checks_left(tmp_path: Path) -> None:
+    check = "test -f begun || { touch begun; sleep 60; }"
+    run = await start(tmp_path, [DONE], checks=(check,))
+    turn = asyncio.create_task(run.session.submit("go"))
+    async with asyncio.timeout(30):
+        while not (run.workspace / "begun").exists():
+            await asyncio.sleep(0.01)
+    run.session.interrupt("signal SIGTERM")
+    assert (await turn).outcome is TurnOutcome.INTERRUPTED and run.last.text == "Done."
+    again = await run.session.continue_turn(reopen=True)
+    assert again is not None and again.outcome is TurnOutcome.SUCCESS
+    assert len(run.client.requests) == 1 and run.last.text == "Done.", "the model was not asked again"
+    await run.session.aclose()
+
+
 async def test_interrupting_calls_gives_each_a_result(tmp_path: Path) -> None:
     calls = (
         call("glob", pattern="*"),
