@@ -62,7 +62,7 @@ async def test_a_turn_interrupted_behind_its_last_answer_has_only_its_checks_lef
     run = await start(tmp_path, [DONE], checks=(check,))
     turn = asyncio.create_task(run.session.submit("go"))
     async with asyncio.timeout(30):
-        while not (run.workspace / "begun").exists():
+        while not (run.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.01)
     run.session.interrupt("signal SIGTERM")
     assert (await turn).outcome is TurnOutcome.INTERRUPTED and run.last.text == "Done."
