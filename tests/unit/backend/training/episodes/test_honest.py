@@ -58,6 +58,39 @@ def test_oracle_of_goal_is_accepted(player: Player, name: str) -> None:
     assert made
 
 
+@pytest.mark.parametrize(
+    "name", ["set_const", "set_const_in", "set_const_from", "set_key", "set_equal", "ignore_line"]
+)
+def test_what_is_so_already_is_told_and_left(player: Player, name: str) -> None:
+    rng, made = random.Random(name), 0
+    for _ in range(200):
+        words = Words(rng)
+        project = draw_project(rng, words)
+        plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
+        if plan is None:
+            continue
+        player.box.workspace.reset(project.files)
+        player.box.new_session()
+        session = Session(player.box, rng, max_chars=10**6)
+        assert player.play(session, plan), player.reasons
+        last = session.messages[-1]
+        if "already" not in last["content"]:
+            continue
+        after = player.box.workspace.snapshot()
+        assert "edit" not in [call["function"]["name"] for row in session.messages for call in _calls(row)]
+        assert "already" in last["reasoning_content"]
+        done = f"Set `{plan.slots.get('name', '')}` to `{plan.slots.get('value', '')}`."
+        assert plan.check(Outcome(after, after, done, player.box.workspace.root)) is not None
+        made += 1
+        if made == 3:
+            return
+    raise AssertionError(f"{made} were drawn")
+
+
+def _calls(row: dict) -> list[dict]:
+    return row.get("tool_calls", [])
+
+
 @pytest.mark.parametrize("name", ["delete_folder", "empty_folder", "list_dir", "count_dir", "create_folder"])
 def test_a_folder_without_files_is_no_missing_one(player: Player, name: str) -> None:
     rng = random.Random(name)
