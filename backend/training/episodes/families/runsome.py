@@ -178,7 +178,7 @@ def run_nowhere(ctx: Setting) -> Plan | None:
         )
         if rows:
             return told(run_tests(session, f"It is there. Run {bare}.", bare)[0])
-        think = f"There is no {bare}. Where are tests?"
+        think = f"There is no folder {bare}. Where are tests?"
         found = names_in(session.call("glob", think, pattern="**/{test_*,*_test}.py").text)
         where = f"Tests are in {quoted(found)}." if found else "I find no tests in this project."
         return "Nothing to run. Say so.", f"There is no folder `{bare}`. {where} Nothing was run."
