@@ -219,7 +219,7 @@ def create_func_ideas(ctx: Setting) -> Plan | None:
     wording = {"add_func": "create_func_file", "func_and_idea": "file_and_idea"}[wording]
 
     def play(session: Session) -> tuple[str, str]:
-        session.lead = f"Create {path} with {func.signature}."
+        session.lead = f"{path} is to be new: create it with {func.signature}."
         write_new(session, path, code_of(func), thought(func, extra))
         return "Created.", _report(func, extra, "Created", path)
 
