@@ -59,7 +59,7 @@ BEHIND = re.compile(
     r"\s*$|,|\s(?:is|are|has|have|lies|equals|exceeds|reaches|differs|does|can|starts|begins|ends|contains)\b"
 )
 """What may stand around an expression whose words would run into others."""
-ARTICLE = re.compile(r"\b(?:the|those)\s+$")
+ARTICLE = re.compile(r"\b(?:the|those|key)\s+$")
 MAX_WORDS = 130
 MAX_CODE = 100
 
