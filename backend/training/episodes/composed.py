@@ -54,6 +54,12 @@ LEVELS: dict[type, int] = {ast.IfExp: 1, ast.BoolOp: 2, ast.UnaryOp: 3, ast.Comp
 ATOM = 9
 NESTED = 0.45
 """Of the places for an expression, those that hold one and not a parameter."""
+BEFORE = re.compile(r"(?:^|[,:]|\b(?:if|when|unless|than|equals))\s*$")
+BEHIND = re.compile(
+    r"\s*$|,|\s(?:is|are|has|have|lies|equals|exceeds|reaches|differs|does|can|starts|begins|ends|contains)\b"
+)
+"""What may stand around an expression whose words would run into others."""
+ARTICLE = re.compile(r"\b(?:the|those|key)\s+$")
 MAX_WORDS = 130
 MAX_CODE = 100
 
@@ -104,6 +110,8 @@ class Composer:
     params: dict[str, str] = field(default_factory=dict)
     item: str = ""
     used: set[str] = field(default_factory=set)
+    open: tuple[bool, bool] = (False, False)
+    """Whether the last expression's words may run into what stands before them, and behind them."""
 
     def param(self, kind: str, apart: set[str]) -> str:
         """A parameter of the kind that is not in `apart`: mostly one that is there already."""
@@ -185,11 +193,26 @@ class Composer:
             elif match[1] == "@" or (depth <= 0 and match[2] != "flag") or self.rng.random() > NESTED:
                 name = self.param(match[2], apart)
                 apart.add(name)
-                said = self.rng.choice(("the {}", "the given {}")) if self.rng.random() < 0.15 else "{}"
+                plain = match[2] == "flag" or ARTICLE.search(phrase.partition(match[0])[0])
+                said = self.rng.choice(("{}", "{}", "{}", "{}", "{}", "{}", "the {}", "the given {}"))
+                said = "{}" if plain else said
                 pieces[match[0]] = (name, said.format(name), ATOM)
             else:
-                pieces[match[0]] = self.make(match[2], depth - 1)
+                pieces[match[0]] = self.nested(match[2], depth - 1, match[0], phrase, apart)
+        self.open = _open(kind, phrase)
         return _fill(rule, pieces), _said(phrase, pieces), rule.level
+
+    def nested(self, kind: str, depth: int, slot: str, phrase: str, apart: set[str]) -> tuple[str, str, int]:
+        """An expression for a slot of a phrase; a parameter where its words would run into the phrase's."""
+        kept = (dict(self.params), self.item, set(self.used))
+        made = self.make(kind, depth)
+        head, _, tail = phrase.partition(slot)
+        if (self.open[0] and not BEFORE.search(head)) or (self.open[1] and not BEHIND.match(tail)):
+            self.params, self.item, self.used = kept
+            name = self.param(kind, apart)
+            apart.add(name)
+            return name, name, ATOM
+        return made
 
 
 def _fill(rule: Rule, pieces: dict[str, tuple[str, str, int]]) -> str:
@@ -204,6 +227,33 @@ def _fill(rule: Rule, pieces: dict[str, tuple[str, str, int]]) -> str:
 
     code = SLOT.sub(put, rule.code)
     return re.sub(r"\bX\b", pieces["X"][0], code) if "X" in pieces else code
+
+
+def _open(kind: str, phrase: str) -> tuple[bool, bool]:
+    """Whether a phrase begins, and whether it ends, with what another phrase's words may take for itself:
+    half of {a plus b}, {a plus b} times 3.
+    """
+    slots = list(SLOT.finditer(phrase))
+    at_start = any(slot.start() == 0 and slot[2] == kind for slot in slots)
+    at_end = any(slot.end() == len(phrase) and slot[2] in (kind, None) for slot in slots)
+    return at_start, at_end
+
+
+def _alike(code: str) -> bool:
+    """Whether something is done with two of the same: x - x, min(x, x), x if y else x."""
+    for node in ast.walk(ast.parse(code, mode="eval")):
+        match node:
+            case ast.BinOp(left=one, right=two) | ast.IfExp(body=one, orelse=two):
+                pair = (one, two)
+            case ast.Compare(left=one, comparators=[two]):
+                pair = (one, two)
+            case ast.Call(args=[one, two]):
+                pair = (one, two)
+            case _:
+                continue
+        if ast.dump(pair[0]) == ast.dump(pair[1]):
+            return True
+    return False
 
 
 def _said(phrase: str, pieces: dict[str, tuple[str, str, int]]) -> str:
@@ -285,6 +335,8 @@ def composed_function(
         kind = rng.choice(("num", "num", "text", "text", "flag", "flag", "nums", "texts"))
         code, said, _ = composer.make(kind, rng.choice((0, 0, 1, 1, 2)))
         if len(said) > MAX_WORDS or len(code) > MAX_CODE or not composer.params or not _agrees(said):
+            continue
+        if _alike(code):
             continue
         body = [f"    return {code}"]
         if kind == "flag":

@@ -204,9 +204,16 @@ def _twin(rows: Rows, line: int, old: str) -> int:
     for other, between in ((line + 2, line + 1), (line - 2, line - 1)):
         head = min(line, other) - 1
         is_pair = text.get(other, "").strip() == old and text.get(between, "").strip() == "else:"
-        if is_pair and re.match(r"\s*(el)?if ", text.get(head, "")):
+        if is_pair and re.match(r"\s*(el)?if ", text.get(head, "")) and not _goes_on(text, max(line, other)):
             return other
     return 0
+
+
+def _goes_on(text: dict[int, str], last: int) -> bool:
+    """Whether the block that a line stands in goes on below it."""
+    after = next((row for number, row in sorted(text.items()) if number > last and row.strip()), "")
+    lead = text[last][: len(text[last]) - len(text[last].lstrip())]
+    return after.startswith(lead)
 
 
 def _is_in_loop(rows: Rows, line: int) -> bool:

@@ -72,6 +72,7 @@ def first_task(ctx: Setting, files: dict[str, str]) -> Plan | None:
     """A small change elsewhere: none of its words stands in the files of the bug."""
     names = FIRST.split()
     before = dict(ctx.facts.files)
+    known = [item.name for item in (*ctx.facts.constants, *ctx.facts.keys)]
     for _ in range(8):
         plan = GOALS[ctx.rng.choice(names)].make(ctx)
         if plan is None or plan.prepare or plan.setup:
@@ -81,7 +82,8 @@ def first_task(ctx: Setting, files: dict[str, str]) -> Plan | None:
         if any(value in text for value in plan.slots.values() for text in files.values() if len(value) > 2):
             continue
         # Plans that end in a question or a refusal accept that nothing is done.
-        if plan.check(Outcome(before, before, "No, which one? It is already so.")) is not None:
+        idle = f"No, which one? It is already so: {', '.join(known)}."
+        if plan.check(Outcome(before, before, idle)) is not None:
             return plan
     return None
 

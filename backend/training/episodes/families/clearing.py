@@ -25,8 +25,8 @@ CHANGING = (*CHANGING, "create_folder", "empty_folder")
 """Goals whose change is one command, which may fail."""
 
 
-def find_folder(session: Session, name: str, think: str) -> tuple[str, list[str]]:
-    """The folder of this name and the files in it."""
+def find_folder(session: Session, name: str, think: str) -> tuple[str, list[str], list[str]]:
+    """The folder of this name, the files in it and the folders in it."""
     asked = name.strip("/").removeprefix("./")
     rows = names_in(session.call("glob", think, pattern=f"**/{base_name(asked)}").text)
     folders = [row.rstrip("/") for row in rows if row.endswith("/")]
@@ -44,12 +44,13 @@ def find_folder(session: Session, name: str, think: str) -> tuple[str, list[str]
     found = names_in(
         session.call("glob", f"It is {fitting[0]}. What is in it?", pattern=f"{fitting[0]}/**").text
     )
-    return fitting[0], [row for row in found if not row.endswith("/")]
+    inside = [row for row in found if not row.endswith("/")]
+    return fitting[0], inside, [row for row in found if row.endswith("/")]
 
 
 def play_delete_folder(session: Session, name: str) -> tuple[str, str]:
     """Delete a folder with all that is in it."""
-    folder, inside = find_folder(session, name, f"Delete the folder {name.strip('/')}. Find it.")
+    folder, inside, _ = find_folder(session, name, f"Delete the folder {name.strip('/')} itself. Find it.")
     command = f"rm -r {shlex.quote(folder)}"
     if not inside:
         run_shell(session, f"No files in {folder}. Remove it.", command, f"delete `{folder}`")
@@ -60,7 +61,16 @@ def play_delete_folder(session: Session, name: str) -> tuple[str, str]:
 
 def play_empty_folder(session: Session, name: str) -> tuple[str, str]:
     """Delete all that is in a folder; the folder stays."""
-    folder, inside = find_folder(session, name, f"Delete everything in {name.strip('/')}. Find it.")
+    task = f"Delete everything in {name.strip('/')}, keep the folder. Find it."
+    folder, inside, below = find_folder(session, name, task)
+    if below and not inside:
+        run_shell(
+            session,
+            f"No files, but {quoted(below, 4)}. Remove what is in {folder}, keep {folder}.",
+            f"rm -r {shlex.quote(folder)}/*",
+            f"delete what is in `{folder}`",
+        )
+        return "Exit code 0: it is gone.", f"Deleted {quoted(below, 4)} in `{folder}`. I saw no files in it."
     if not inside:
         raise Report("It is empty.", f"`{folder}` is empty already. Nothing was deleted.")
     command = f"rm -r {shlex.quote(folder)}/*"
@@ -114,6 +124,8 @@ def _bare_plan(name: str, drawn: _Folder) -> Plan:
             return f"the folder {folder} is still there"
         if not is_delete and outcome.root and not Path(outcome.root, folder).is_dir():
             return f"the folder {folder} is gone"
+        if not is_delete and outcome.root and any(Path(outcome.root, folder).iterdir()):
+            return f"the folder {folder} is not empty"
         return checks.unchanged(outcome) or checks.says(outcome, base_name(folder))
 
     play = play_delete_folder if is_delete else play_empty_folder

@@ -223,7 +223,9 @@ def create_json(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         names = ", ".join(name for name, _ in pairs)
-        done, answer = write_new(session, path, content, f"Create {path} with the keys {names}.")
+        keys = f"{len(pairs)} keys" if len(pairs) > 1 else "1 key"
+        rows = ", ".join(f"{name} is {value}" for name, value in pairs)
+        done, answer = write_new(session, path, content, f"Create {path} with {keys}: {rows}.")
         return done, answer.removesuffix(".") + f" with {names}."
 
     def check(outcome: Outcome) -> str | None:

@@ -62,6 +62,31 @@ def _base(ctx: Setting) -> Func | None:
     return instantiate(only, rng, words, rename_locals=False, keep_params=rng.random() < 0.5)
 
 
+TOPICS = tuple(
+    re.compile(rf"\b(?:{words})", re.IGNORECASE)
+    for words in (
+        "negative|below zero|less than zero|under zero",
+        "positive|above zero|greater than zero",
+        "even\\b|odd\\b",
+        "zeros?\\b",
+        "empty|blank",
+        "duplicate|distinct|unique|different",
+        "None\\b|missing",
+        "spaces?\\b|white ?space|strip",
+        "upper|lower|capital|small letters",
+        "sort|order|ascending|alphabet|revers|backwards",
+        "absolute|sign\\b",
+    )
+)
+
+
+def _clash(one: str, two: str) -> bool:
+    """Whether two ideas are about the same, so that together they may say two things: how many are negative,
+    ignoring negative numbers.
+    """
+    return any(topic.search(one) and topic.search(two) for topic in TOPICS)
+
+
 def second_idea(ctx: Setting, func: Func, *, of_result: bool = True) -> tuple[Func, Extra, list] | None:
     """The function with one idea more, the idea, and calls that show it."""
     rng = ctx.rng
@@ -78,6 +103,8 @@ def second_idea(ctx: Setting, func: Func, *, of_result: bool = True) -> tuple[Fu
         extra = before(func.params[at], tag, rng, ctx.words)
     else:
         extra = after(func.cases[0][1], rng)
+    if extra and _clash(func.description, extra.said):
+        return None
     fresh = extra and with_extra(func, extra)
     if extra is None or fresh is None or "`" in extra.said:
         return None
@@ -113,7 +140,8 @@ def thought(func: Func, extra: Extra) -> str:
     if extra.wraps:
         return f"{first} And: {extra.said}: {func.body[-1].strip()}"
     code = in_one_line(extra.lines)
-    return f"{first} First: {extra.said}: {code} It ends with: {func.body[-1].strip()}"
+    said = extra.said.removesuffix(" first")
+    return f"{first} Before that: {said}: {code} It ends with: {func.body[-1].strip()}"
 
 
 def wrote(path: str, before_text: str | None, func: Func, calls: list, exact: bool) -> Check:
@@ -191,7 +219,7 @@ def create_func_ideas(ctx: Setting) -> Plan | None:
     wording = {"add_func": "create_func_file", "func_and_idea": "file_and_idea"}[wording]
 
     def play(session: Session) -> tuple[str, str]:
-        session.lead = f"Create {path} with {func.signature}."
+        session.lead = f"{path} is to be new: create it with {func.signature}."
         write_new(session, path, code_of(func), thought(func, extra))
         return "Created.", _report(func, extra, "Created", path)
 

@@ -5,14 +5,14 @@ import re
 from dataclasses import dataclass
 
 from k3agent.backend.training.episodes import checks
-from k3agent.backend.training.episodes.assignments import draw_value
+from k3agent.backend.training.episodes.assignments import assignment, draw_value
 from k3agent.backend.training.episodes.datafiles import SHARED, scalar, written
 from k3agent.backend.training.episodes.editing import edit_text
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.families.roles import said_of_part
 from k3agent.backend.training.episodes.families.settingsfiles import KEY, value_like
 from k3agent.backend.training.episodes.families.values import play_set, play_set_in
-from k3agent.backend.training.episodes.policy import View, open_file
+from k3agent.backend.training.episodes.policy import View, open_file, search_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 from k3agent.backend.training.episodes.words import Words
@@ -164,15 +164,16 @@ def _change(session: Session, view: View, place: Place, key: str, said: str) -> 
     match = KEY.match(row)
     assert match is not None
     old, new = row.strip(), _with_value(view.path, row, said).strip()
-    name = f"{place.section}.{key}"
     if new == old:
         raise Report(
-            f"{name} is {said} already.",
+            f"{place.section} has {old} in line {place.line}, wanted is {said}."
+            " That is the same: it is so already.",
             f"`{key}` of `{place.section}` in `{view.path}` (line {place.line}) is already `{said}`;"
             " nothing to change.",
         )
     think = (
-        f"{rows[place.head].strip()} is line {place.head}; below it, line {place.line}: {old}. {old} -> {new}"
+        f"{rows[place.head].strip()} is line {place.head}; below it, line {place.line}: {old}."
+        f" Wanted is {said}. {old} -> {new}"
     )
     if place.line - place.head <= FARTHEST:
         between = [rows[number] for number in range(place.head, place.line)]
@@ -190,13 +191,25 @@ def _change(session: Session, view: View, place: Place, key: str, said: str) -> 
 
 def play_section(session: Session, shown: str, section: str, key: str, said: str) -> tuple[str, str]:
     """Read the file, find the key below the section's head, change it; without a section, ask."""
-    of = f" of {section}" if section else ""
-    view = open_file(
-        session, shown, f"Set {key}{of} in {shown} to {said}. Which sections have {key}? Read it."
-    )
+    if section:
+        task = f"Set {key} of {section} in {shown} to {said}. Which sections have {key}? Read it."
+        view = open_file(session, shown, task)
+    else:
+        task = f"Set {key} to {said} in {shown}. Find {key} there."
+        path, rows = search_file(session, shown, assignment(key), task)
+        view = open_file(
+            session, path, f"{key} is there {len(rows)} times. Which sections are that? Read it."
+        )
     found = places(view.lines, key)
     told = ", ".join(f"`{item.section}` (line {item.line})" for item in found)
     if not section and len(found) > 1:
+        rows = dict(view.lines)
+        if all(_with_value(view.path, rows[item.line], said) == rows[item.line] for item in found):
+            raise Report(
+                f"{key} is {said} in all {len(found)} sections, wanted is {said}: it is so already.",
+                f"`{key}` is already `{said}` in all {len(found)} sections of `{view.path}`: {told};"
+                " nothing to change.",
+            )
         raise Report(
             f"{len(found)} sections have {key}, and none was named. I must ask.",
             f"`{key}` stands in {len(found)} sections of `{view.path}`: {told}. Which one shall I change?",
@@ -226,7 +239,7 @@ def set_equal(ctx: Setting) -> Plan | None:
     match = KEY.match(row)
     if match is None or len(found) != len(drawn.sections):
         return None
-    if rng.random() < 0.06:
+    if rng.random() < 0.12:
         said = match[3].strip('"')
     fresh = _with_value(drawn.path, row, said)
     section = "" if rng.random() < NO_SECTION else place.section
@@ -238,8 +251,10 @@ def set_equal(ctx: Setting) -> Plan | None:
     pieces = [slots[part[1]] if part[:1] == "{" else part for part in parts]
     prompt = dress(pieces, [part[:1] == "{" or not part for part in parts], False, False, rng)
     check = checks.writes({drawn.path: checks.replace_line(drawn.text, place.line, fresh)})
+    rows = [lines[item.line - 1][1] for item in found]
+    is_so = all(_with_value(drawn.path, item, said) == item for item in rows)
     if not section:
-        check = checks.declines(*drawn.sections)
+        check = checks.answers("already", *drawn.sections) if is_so else checks.declines(*drawn.sections)
     elif fresh == row:
         check = checks.answers("already", section)
     return Plan(

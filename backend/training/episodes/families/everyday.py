@@ -126,9 +126,14 @@ IGNORED += (
 )
 
 
+HAVE_SHARE = 0.22
+"""Of the wishes for a line, those for one that is there already."""
+
+
 def _put_line(session: Session, path: str, line: str, same: str) -> tuple[str, str]:
     """Add a line to a file, which is created where it is missing; `same` matches a line that is enough."""
-    result = session.call("read", f"Add {line} to {path}. Read it.", path=path, limit=WINDOW)
+    task = f"Add {line} to {path}. Is {line} there already? Read it."
+    result = session.call("read", task, path=path, limit=WINDOW)
     if result.is_error and "does not exist" in result.text:
         think = f"There is no {path}. Create it with {line}"
         created = session.call("write", think, path=path, content=line + "\n")
@@ -138,9 +143,12 @@ def _put_line(session: Session, path: str, line: str, same: str) -> tuple[str, s
     if result.is_error:
         raise failed(path, result, "read")
     view = read_view(result, path)
-    have = next((text.strip() for _, text in view.lines if re.fullmatch(same, text.strip())), None)
+    have = next(((at, text.strip()) for at, text in view.lines if re.fullmatch(same, text.strip())), None)
     if have is not None:
-        raise Report(f"It has {have}.", f"`{path}` already has `{have}`; nothing was changed.")
+        number, row = have
+        think = f"Line {number} is {row}, wanted is {line}: it is there already."
+        raise Report(think, f"`{path}` already has `{row}`; nothing was changed.")
+    session.lead = f"No line is {line}."
     append(session, view, line)
     return "The diff shows it.", f"Added `{line}` to `{path}`."
 
@@ -151,10 +159,10 @@ def _line_plan(
     """Add a line to a file at the root that has other lines, has it already, or is missing."""
     rng = ctx.rng
     kind = rng.random()
-    if kind < 0.12:
+    if kind < HAVE_SHARE:
         others = [*others, line]
         rng.shuffle(others)
-    text = "" if 0.12 <= kind < 0.55 else "\n".join(others) + "\n"
+    text = "" if HAVE_SHARE <= kind < 0.55 else "\n".join(others) + "\n"
 
     def prepare(files: dict[str, str]) -> None:
         files.pop(path, None)
@@ -163,7 +171,7 @@ def _line_plan(
 
     check: Check = checks.writes({path: line})
     if text:
-        check = by_squeeze(path, text + line) if kind >= 0.12 else told_as_done(line)
+        check = by_squeeze(path, text + line) if kind >= HAVE_SHARE else told_as_done(line)
     return Plan(
         name,
         "addline",

@@ -432,6 +432,10 @@ def methods_of(ctx: Setting) -> Plan | None:
     return Plan("methods_of", "find", {"name": one.name}, play, check, ("def", one.name))
 
 
+def _counted_lines(rows: list) -> str:
+    return "1 line." if len(rows) == 1 else f"{len(rows)} lines."
+
+
 @goal("importers_of", "where", 1.0)
 def importers_of(ctx: Setting) -> Plan | None:
     """Who imports a module."""
@@ -452,7 +456,7 @@ def importers_of(ctx: Setting) -> Plan | None:
         rows = hits(
             session.call(
                 "grep",
-                f"Who imports {name}?",
+                f"They ask who imports {name}, not what {name} imports. Find its importers.",
                 pattern=rf"^\s*(import|from) .*\b{esc(name)}\b",
                 glob="*.py",
             )
@@ -460,7 +464,7 @@ def importers_of(ctx: Setting) -> Plan | None:
         if not rows:
             return "Nobody.", f"No file imports `{name}`."
         listed = bullet_list([f"`{hit.at}`: `{hit.text.strip()}`" for hit in rows], 12)
-        return f"{len(rows)} lines.", f"`{name}` is imported here:\n{listed}"
+        return _counted_lines(rows), f"`{name}` is imported here:\n{listed}"
 
     check = checks.answers(*users) if users else checks.declines()
     return Plan("importers_of", "where", {"module": shown}, play, check, ("file", path))

@@ -447,7 +447,7 @@ def value_of(ctx: Setting) -> Plan | None:
     said = item.name.lower() if item.name.isupper() and ctx.rng.random() < 0.35 else item.name
 
     def play(session: Session) -> tuple[str, str]:
-        name, hit = one_definition(session, said, f"Find the value of {said}.", nothing="")
+        name, hit = one_definition(session, said, f"They ask what {said} is. Find its value.", nothing="")
         value = (
             hit.text.split("=", 1)[1].split("  #")[0].strip().rstrip(";")
             if "=" in hit.text

@@ -158,8 +158,10 @@ def recover_stale(ctx: Setting) -> Plan | None:
         parts = split_value(item.name, row)
         if parts is None:
             raise Report("Not there.", f"I find no `{item.name}` in `{item.path}`. Nothing was changed.")
-        fresh = f"{parts[0]}{fit_value(parts[1], said, extension(item.path))}{parts[2]}"
-        old, think = row.strip(), f"Line {item.line} is {row.strip()}"
+        fresh_value = fit_value(parts[1], said, extension(item.path))
+        fresh = f"{parts[0]}{fresh_value}{parts[2]}"
+        old = row.strip()
+        think = f"{item.name} is in line {item.line}: {old}, wanted is {said}. {parts[1]} -> {fresh_value}"
         result = session.call("edit", think, path=item.path, old=old, new=fresh.strip(), line=item.line)
         if result.is_error:
             think = f"{item.path} changed since I read it. Read it again."
@@ -200,8 +202,9 @@ def recover_numbers(ctx: Setting) -> Plan | None:
         parts = split_value(item.name, row)
         assert parts is not None
         old = row.strip()
-        fresh = f"{parts[0]}{fit_value(parts[1], said, extension(item.path))}{parts[2]}".strip()
-        think = f"Line {number} is {old}"
+        fresh_value = fit_value(parts[1], said, extension(item.path))
+        fresh = f"{parts[0]}{fresh_value}{parts[2]}".strip()
+        think = f"{item.name} is in line {number}: {old}, wanted is {said}. {parts[1]} -> {fresh_value}"
         args = {"old": f"{number}\t{row}", "new": f"{number}\t{fresh}"}
         result = session.call("edit", think, learn=False, path=item.path, **args)
         if not result.is_error:

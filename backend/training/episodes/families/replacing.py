@@ -278,9 +278,13 @@ def replace_block(ctx: Setting) -> Plan | None:
         return None
     fence = "```\n{}\n```" if ctx.rng.random() < 0.55 or old[0] == " " else "{}"
     first = old.split("\n")[0].strip()
+    to = new.split("\n")[0].strip()
 
     def play(session: Session) -> tuple[str, str]:
-        think = f"Replace {old.count(chr(10)) + 1} lines in {shown}. Find the first: {first}"
+        think = f"Replace {old.count(chr(10)) + 1} lines in {shown}."
+        if to != first:
+            think += f" The new ones begin with {to}"
+        think += f" Old, and there now, is {first} Find it."
         real, rows = search_file(session, shown, esc(first), think)
         if not rows:
             raise Report("Not there.", f"I do not find `{first}` in `{real}`. Nothing was changed.")

@@ -37,6 +37,15 @@ ONE = (
     "let {} run once",
     "can you run {} for me?",
     "just {}, no other tests",
+    "run {} on its own",
+    "only {}, please run it",
+    "I need to know if {} is red",
+    "run {} and leave the rest",
+    "see if {} works",
+    "run test {}",
+    "is {} red or green? Run it",
+    "not all tests, {} alone",
+    "{}: run it and tell me",
 )
 WORD = (
     "run the tests with {} in their name",
@@ -54,6 +63,21 @@ WORD = (
     "filter the tests by {} and run them",
     "run what matches {}",
     "test only {}",
+    "run the tests called something with {}",
+    "run those tests whose name has {}",
+    "run tests named like {}",
+    "only tests with {} in the name, please",
+    "pytest -k {}, what comes out?",
+    "run every test with {} in it",
+    "start all tests that are called {} or the like",
+    "leave the other tests, run those named after {}",
+    "the tests named {}: do they pass?",
+    "any test with {} in its name should be run",
+    "I only care about the tests named with {}, run these",
+    "what do the tests with {} in their names say?",
+    "how do the {} tests do? Run only those",
+    "not all tests, those that match {}",
+    "run them, but only where the name has {}",
 )
 FOLDER = (
     "run the tests in {}",
@@ -178,7 +202,7 @@ def run_nowhere(ctx: Setting) -> Plan | None:
         )
         if rows:
             return told(run_tests(session, f"It is there. Run {bare}.", bare)[0])
-        think = f"There is no {bare}. Where are tests?"
+        think = f"There is no folder {bare}. Where are tests?"
         found = names_in(session.call("glob", think, pattern="**/{test_*,*_test}.py").text)
         where = f"Tests are in {quoted(found)}." if found else "I find no tests in this project."
         return "Nothing to run. Say so.", f"There is no folder `{bare}`. {where} Nothing was run."

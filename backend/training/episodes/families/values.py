@@ -30,6 +30,16 @@ from k3agent.backend.training.episodes.policy import (
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 
+SAME_SHARE = 0.13
+"""Of the wishes for a value, those for the one that is there already."""
+
+
+def _value_for(ctx: Setting, item: Fact) -> tuple[str, str, bool]:
+    """(a new value as said, as written, whether it is the old one)."""
+    if ctx.rng.random() < SAME_SHARE:
+        return item.value, item.value, True
+    return *draw_value(ctx, item.value, extension(item.path)), False
+
 
 def set_line(session: Session, name: str, hit: Hit, wanted: str) -> tuple[str, str]:
     """Change the value in one line and report."""
@@ -39,11 +49,12 @@ def set_line(session: Session, name: str, hit: Hit, wanted: str) -> tuple[str, s
     new = fit_value(old, wanted, extension(hit.path))
     if new == old:
         raise Report(
-            f"It is already {old}.",
+            f"{hit.at} has {hit.text.strip()}, wanted is {new}. That is the same: it is so already.",
             f"`{name}` is already `{old}` in `{hit.path}` (line {hit.line}); nothing to change.",
         )
     old_line, new_line = hit.text.strip(), f"{head}{new}{tail}".strip()
-    change_line(session, hit.path, hit.line, old_line, new_line, f"{hit.at} has {old_line}. {old} -> {new}")
+    think = f"{hit.at} has {old_line}, wanted is {new}. {old} -> {new}"
+    change_line(session, hit.path, hit.line, old_line, new_line, think)
     return (
         f"The diff shows {new_line}. Done.",
         f"Set `{name}` to `{new}` in `{hit.path}` (line {hit.line}); it was `{old}`.",
@@ -96,6 +107,8 @@ def play_set(
         if not fitting:
             parts = split_value(name, found[0].text)
             value = parts[1] if parts else found[0].text
+            if parts and len(found) == 1 and fit_value(value, wanted, extension(found[0].path)) == value:
+                return set_line(session, name, found[0], wanted)
             raise Report(
                 f"{name} is {value}, not {old}. I must ask.",
                 f"`{name}` is `{value}` in `{found[0].path}` (line {found[0].line}), not "
@@ -238,10 +251,7 @@ def set_const(ctx: Setting) -> Plan | None:
     item = pick(ctx, keys=ctx.rng.random() < 0.2)
     if item is None:
         return None
-    said, new = draw_value(ctx, item.value, extension(item.path))
-    is_same = ctx.rng.random() < 0.07
-    if is_same:
-        said = new = item.value
+    said, new, is_same = _value_for(ctx, item)
     text = changed_text(ctx, item, new)
     if text is None:
         return None
@@ -263,7 +273,7 @@ def set_const_in(ctx: Setting) -> Plan | None:
     item = ctx.rng.choice(pool) if pool else None
     if item is None or sum(1 for other in pool if (other.name, other.path) == (item.name, item.path)) > 1:
         return None
-    said, new = draw_value(ctx, item.value, extension(item.path))
+    said, new, is_same = _value_for(ctx, item)
     text = changed_text(ctx, item, new)
     if text is None:
         return None
@@ -274,7 +284,7 @@ def set_const_in(ctx: Setting) -> Plan | None:
         "setvalue",
         slots,
         lambda s: play_set_in(s, name, said, shown),
-        checks.writes({item.path: text}),
+        checks.answers("already", item.name) if is_same else checks.writes({item.path: text}),
         ("const", item.name),
     )
 
@@ -292,13 +302,17 @@ def set_const_from(ctx: Setting) -> Plan | None:
         old = draw_value(ctx, item.value, extension(item.path))[0]
         if fit_value(item.value, old, extension(item.path)) == item.value:
             return None
+    is_done = wrong and ctx.rng.random() < 0.4
+    if is_done:
+        said = new = item.value.strip(QUOTES) if ctx.rng.random() < 0.8 else item.value
     text = changed_text(ctx, item, new)
-    if text is None or not old:
+    if text is None or not old or not said:
         return None
     name = spoken(ctx, item.name)
     slots = {"name": name, "old": old, "value": said}
     task = f"Change {name} from {old} to {said}. Find where {name} is assigned."
     check = checks.declines() if wrong else checks.writes({item.path: text})
+    check = checks.answers("already", item.name) if is_done else check
     return Plan(
         "set_const_from",
         "setvalue",
@@ -318,7 +332,7 @@ def set_key(ctx: Setting) -> Plan | None:
     item = ctx.rng.choice(pool)
     if sum(1 for other in pool if (other.name, other.path) == (item.name, item.path)) > 1:
         return None
-    said, new = draw_value(ctx, item.value, extension(item.path))
+    said, new, is_same = _value_for(ctx, item)
     text = changed_text(ctx, item, new)
     if text is None:
         return None
@@ -340,7 +354,7 @@ def set_key(ctx: Setting) -> Plan | None:
         "setvalue",
         slots,
         lambda s: play_set_in(s, key, said, shown),
-        checks.writes({item.path: text}),
+        checks.answers("already", item.name) if is_same else checks.writes({item.path: text}),
         ("key", item.name),
     )
 

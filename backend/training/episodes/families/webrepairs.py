@@ -125,7 +125,9 @@ def _programs(ctx: Setting, repair: Repair, case: TestCase, text: str) -> dict[s
     rng, project, func = ctx.rng, repair.project, repair.func
     if project.language == "go":
         said = [weblogs.go_run(case, project.package, func.name, failed, rng) for failed in (True, False)]
-        return {name: _turning(repair, "", *said) for name in (COMMANDS["go.mod"], "go test")}
+        # without ./... the tests of the top folder alone are run
+        names = (COMMANDS["go.mod"],) if "/" in case.path else (COMMANDS["go.mod"], "go test")
+        return {name: _turning(repair, "", *said) for name in names}
     if project.runner == "jest":
         facts = (f"{func.name}(", case.want, case.have)
         failed = weboutput.jest_failure(func, facts, case.path, case.line, text, rng, case.title)
@@ -226,14 +228,14 @@ def _to_the_function(session: Session, repair: Repair, said: Told) -> View:
     name, project = repair.func.name, repair.project
     what = f"{said.title} fails: {_sentence(said.error)}" if said.title else _sentence(said.error)
     is_test = bool(re.search(r"(\.test\.js|_test\.go)$", said.path))
-    own = " (node: is node's own)" if project.language == "js" and project.runner == "node" else ""
-    place = f"The first place in the project is {said.path}:{said.line}{own}"
+    own = " Places with node: are not ours." if project.language == "js" and project.runner == "node" else ""
+    place = f"The first place in the project is {said.path}:{said.line}"
     if not is_test:
-        return _inside(session, said.path, said.line, f"{what} {place}. Read it.", name)
+        return _inside(session, said.path, said.line, f"{what} {place}.{own} Read it.", name)
     if (name in said.title and project.language == "go") or said.title == name:
-        think = f"{what} {place}, a test. It tests {name}. Find {name}."
+        think = f"{what} {place}, a test.{own} It tests {name}. Find {name}."
     else:
-        view = around(session, said.path, said.line, f"{what} {place}, a test. What does it call?")
+        view = around(session, said.path, said.line, f"{what} {place}, a test.{own} What does it call?")
         row = next((row.strip() for n, row in view.lines if n == said.line), "")
         think = f"Line {said.line} has {row} It calls {name}. Find {name}."
     _, hit = one_definition(session, name, think)

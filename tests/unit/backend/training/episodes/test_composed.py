@@ -3,7 +3,15 @@
 import random
 import re
 
-from k3agent.backend.training.episodes.composed import Composer, composed_function, constants_of, rules
+import pytest
+
+from k3agent.backend.training.episodes.composed import (
+    Composer,
+    _alike,
+    composed_function,
+    constants_of,
+    rules,
+)
 from k3agent.backend.training.episodes.concepts import same_results
 from k3agent.backend.training.episodes.words import Words
 
@@ -34,6 +42,30 @@ def test_every_rule_gives_python_that_works() -> None:
                 code, said, _ = Composer(rng, Words(rng), {}).make(kind, 2)
                 compile(code, "rule", "eval")
                 assert "$" not in said and "#n" not in said and "%test" not in said
+
+
+def test_words_of_one_expression_do_not_run_into_those_of_another() -> None:
+    rng = random.Random(8)
+    said = [Composer(rng, Words(rng), {}).make("num", 2)[1] for _ in range(3000)]
+    loose = re.compile(r"^(?:half of|twice|double|the square of) \w+ (?:plus|minus|times|less)\b")
+    assert not [text for text in said if loose.match(text)]
+    assert any(text.startswith("half of the ") for text in said)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_alike"),
+    [
+        ("a - a", True),
+        ("max(a, a)", True),
+        ("a if a > 3 else a", True),
+        ("len(a) == len(a)", True),
+        ("a - b", False),
+        ("max(a, b)", False),
+        ("a if a > 3 else 3", False),
+    ],
+)
+def test_two_of_the_same(code: str, is_alike: bool) -> None:
+    assert _alike(code) is is_alike
 
 
 def test_constants_of_a_module() -> None:

@@ -20,6 +20,7 @@ from k3agent.backend.training.episodes.extras import (
     with_extra,
 )
 from k3agent.backend.training.episodes.facts import Facts
+from k3agent.backend.training.episodes.families.describing import _clash
 from k3agent.backend.training.episodes.families.methodsaid import new_method, with_method
 from k3agent.backend.training.episodes.families.webdescribed import arrows, compared
 from k3agent.backend.training.episodes.looped import looped_function
@@ -341,6 +342,18 @@ def test_a_function_that_writes_to_its_file_changes_none_of_ours() -> None:
     func = next(func for _ in range(10) if (func := instantiate(concept, rng, Words(rng))))
     assert func.cases and not any("episodes" in args[0] for args, _ in func.cases)
     assert all(Path(args[0]).read_text(encoding="utf-8") == text for args, text in func.cases)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "is_clash"),
+    [
+        ("counts the negative numbers", "ignore negative numbers", True),
+        ("the numbers in ascending order", "turn the order round", True),
+        ("joins the words with a comma", "ignore negative numbers", False),
+    ],
+)
+def test_two_ideas_about_the_same_may_contradict(one: str, two: str, is_clash: bool) -> None:
+    assert _clash(one, two) is is_clash
 
 
 def test_kinds_of_arguments() -> None:

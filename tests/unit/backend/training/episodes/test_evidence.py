@@ -261,6 +261,8 @@ def test_two_branches_that_do_the_same_are_told() -> None:
     assert evidence(rows, 3, "n = 1", "n = 2", failure) == "Lines 3 and 5 do the same in both cases."
     assert evidence(rows, 5, "n = 1", "n = 0", failure) == "Lines 3 and 5 do the same in both cases."
     assert not evidence(rows, 6, "return n", "return n + 1", failure)
+    longer = [*rows[:5], (6, "        n += 2"), (7, "    return n")]
+    assert evidence(longer, 3, "n = 1", "n = 2", failure) != "Lines 3 and 5 do the same in both cases."
 
 
 @pytest.mark.parametrize(("old", "new"), [("rows = n - 0", "rows = n - 1"), ("x = y * 1", "x = y * 2")])

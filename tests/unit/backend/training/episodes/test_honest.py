@@ -11,6 +11,7 @@ from k3agent.backend.training.episodes.facts import Facts
 from k3agent.backend.training.episodes.families.beyond import LIMITS, refuses
 from k3agent.backend.training.episodes.families.linting import command_for
 from k3agent.backend.training.episodes.families.moving import module_import, moved_import
+from k3agent.backend.training.episodes.families.roles import roles
 from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.policy import Hit
 from k3agent.backend.training.episodes.project import draw_project
@@ -56,6 +57,62 @@ def test_oracle_of_goal_is_accepted(player: Player, name: str) -> None:
         if made == 3:
             return
     assert made
+
+
+@pytest.mark.parametrize(
+    "name", ["set_const", "set_const_in", "set_const_from", "set_key", "set_equal", "ignore_line"]
+)
+def test_what_is_so_already_is_told_and_left(player: Player, name: str) -> None:
+    rng, made = random.Random(name), 0
+    for _ in range(200):
+        words = Words(rng)
+        project = draw_project(rng, words)
+        plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
+        if plan is None:
+            continue
+        player.box.workspace.reset(project.files)
+        player.box.new_session()
+        session = Session(player.box, rng, max_chars=10**6)
+        assert player.play(session, plan), player.reasons
+        last = session.messages[-1]
+        if "already" not in last["content"]:
+            continue
+        after = player.box.workspace.snapshot()
+        assert "edit" not in [call["function"]["name"] for row in session.messages for call in _calls(row)]
+        assert "already" in last["reasoning_content"]
+        done = f"Set `{plan.slots.get('name', '')}` to `{plan.slots.get('value', '')}`."
+        assert plan.check(Outcome(after, after, done, player.box.workspace.root)) is not None
+        made += 1
+        if made == 3:
+            return
+    raise AssertionError(f"{made} were drawn")
+
+
+def test_each_setting_is_asked_for_in_many_ways_that_mean_no_other() -> None:
+    asked = [question for role in roles() for question in role.questions]
+    assert len(set(asked)) == len(asked)
+    assert min(len(role.questions) for role in roles()) >= 6
+
+
+def test_the_thought_says_which_way_imports_are_asked_for(player: Player) -> None:
+    player.box.workspace.reset({"sums.py": "import math\n", "shop.py": "from sums import add\n"})
+    player.box.new_session()
+    rng = random.Random(3)
+    facts = Facts(player.box.workspace.snapshot())
+    plans = [GOALS["importers_of"].make(Setting(facts, rng, Words(rng), None)) for _ in range(20)]
+    plan = next(plan for plan in plans if plan is not None and plan.slots["module"] in ("sums", "sums.py"))
+    session = Session(player.box, rng, max_chars=10**6)
+    assert player.play(session, plan), player.reasons
+    thoughts = " ".join(row.get("reasoning_content") or "" for row in session.messages)
+    assert "who imports sums, not what sums imports" in thoughts and "1 line." in thoughts
+    assert "shop.py:1" in session.messages[-1]["content"]
+    files = player.box.workspace.snapshot()
+    wrong = "`sums.py` imports:\n- import math"
+    assert plan.check(Outcome(files, files, wrong, player.box.workspace.root)) is not None
+
+
+def _calls(row: dict) -> list[dict]:
+    return row.get("tool_calls", [])
 
 
 @pytest.mark.parametrize("name", ["delete_folder", "empty_folder", "list_dir", "count_dir", "create_folder"])
