@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -101,16 +102,22 @@ def modules() -> list[tuple[str, Path]]:
     return found
 
 
-def imports_of(path: Path) -> set[str]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """The names that a module imports, `from a import b` as `a.b`."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in names if name == "k3agent" or name.startswith("k3agent.")}
+    return frozenset(name for name in names if name == "k3agent" or name.startswith("k3agent."))
 
 
 def part_of(module: str, parts: set[str]) -> str | None:
@@ -161,8 +168,7 @@ def test_package_list_is_complete() -> None:
     ("module", "path"), modules(), ids=lambda value: str(value) if isinstance(value, str) else ""
 )
 def test_sizes_and_docstring(module: str, path: Path) -> None:
-    text = path.read_text()
-    tree = ast.parse(text)
+    text, tree = path.read_text(), tree_of(path)
     assert text.count("\n") <= MAX_MODULE_LINES, f"{module} is too long: find the natural seam"
     if path.name != "__init__.py":
         assert ast.get_docstring(tree), f"{module} does not say what it is for"
