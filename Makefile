@@ -2,7 +2,7 @@
 # TORCH names the PyTorch to install where none is present, for example: make demo TORCH="torch==2.13.0"
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
-WORKERS ?= 4
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
