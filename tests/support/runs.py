@@ -61,7 +61,7 @@ def check_history(server: ScriptedServer) -> None:
     assert waiting == []
 
 
-def wait_for(condition, limit_s: float = 20) -> None:
+def wait_for(condition, limit_s: float = 60) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "waited too long"
