@@ -1,4 +1,4 @@
-"""One zygote for all players of a test process: each would load pytest anew."""
+"""Players of episodes; one zygote for all of a test process, since each would load pytest anew."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 
 from k3agent.backend.training.episodes import toolbox, zygote
+from k3agent.backend.training.episodes.player import Player
 
 
 class Shared(zygote.Zygote):
@@ -23,3 +24,11 @@ def one_zygote() -> Iterator[None]:
         yield
     if started.cache_info().currsize:
         zygote.Zygote.close(started())
+
+
+@pytest.fixture
+def player(request: pytest.FixtureRequest) -> Iterator[Player]:
+    """A player of its own for each test, drawn as the module's PLAYER_SEED says."""
+    made = Player(request.module.PLAYER_SEED, 0, strict=True)
+    yield made
+    made.close()

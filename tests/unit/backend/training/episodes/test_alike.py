@@ -1,7 +1,6 @@
 """Lines that are alike and lost brackets: the slips, and what tells of them."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,12 +18,7 @@ from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(23, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 23
 
 
 def test_slips_are_of_lines_beside_and_of_brackets() -> None:

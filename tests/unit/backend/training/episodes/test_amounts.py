@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,12 +17,7 @@ from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(31, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 31
 
 
 def play(player: Player, name: str, rng: random.Random) -> tuple[Plan, Session, Outcome] | None:

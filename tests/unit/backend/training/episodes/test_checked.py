@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,12 +27,7 @@ from k3agent.providers.base import Profile
 from k3agent.store.records import CallRow, CallState
 from k3agent.types import MessageId, SessionId
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(14, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 14
 
 
 def drawn(name: str, seed: int) -> tuple[Plan, dict[str, str]]:

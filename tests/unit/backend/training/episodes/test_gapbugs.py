@@ -1,7 +1,6 @@
 """Code that lacks a line: the tests notice it, the edit mends it, and every kind comes."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,12 +14,7 @@ from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(23, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 23
 
 
 def test_the_edit_mends_what_the_tests_notice() -> None:

@@ -16,7 +16,7 @@ from k3agent.backend.training.episodes.player import Player
 from k3agent.backend.training.episodes.policy import Hit
 from k3agent.backend.training.episodes.project import draw_project
 from k3agent.backend.training.episodes.registry import GOALS, Setting
-from k3agent.backend.training.episodes.session import Outcome, Session, TooLong
+from k3agent.backend.training.episodes.session import Outcome, Plan, Session, TooLong
 from k3agent.backend.training.episodes.toolbox import refusal
 from k3agent.backend.training.episodes.words import Words
 
@@ -29,25 +29,25 @@ NEW = (
     "delete_folder empty_folder delete_kind change_refused run_linter web_run_tests no_tests gitignore_for"
 )
 
+PLAYER_SEED = 12
 
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(12, 0, strict=True)
-    yield made
-    made.close()
+
+def plans(player: Player, name: str, rng: random.Random, tries: int) -> Iterator[Plan]:
+    """Wishes of a goal, each with the player in its project."""
+    for _ in range(tries):
+        words = Words(rng)
+        project = draw_project(rng, words)
+        plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
+        if plan is not None:
+            player.box.workspace.reset(project.files)
+            player.box.new_session()
+            yield plan
 
 
 @pytest.mark.parametrize("name", [*NEW.split(), *(f"cannot_{kind}" for kind in LIMITS)])
 def test_oracle_of_goal_is_accepted(player: Player, name: str) -> None:
     rng, made = random.Random(name), 0
-    for _ in range(40):
-        words = Words(rng)
-        project = draw_project(rng, words)
-        plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
-        if plan is None:
-            continue
-        player.box.workspace.reset(project.files)
-        player.box.new_session()
+    for plan in plans(player, name, rng, 40):
         try:
             accepted = player.play(Session(player.box, rng, max_chars=10**6), plan)
         except TooLong:
@@ -64,14 +64,7 @@ def test_oracle_of_goal_is_accepted(player: Player, name: str) -> None:
 )
 def test_what_is_so_already_is_told_and_left(player: Player, name: str) -> None:
     rng, made = random.Random(name), 0
-    for _ in range(200):
-        words = Words(rng)
-        project = draw_project(rng, words)
-        plan = GOALS[name].make(Setting(Facts(dict(project.files)), rng, words, project))
-        if plan is None:
-            continue
-        player.box.workspace.reset(project.files)
-        player.box.new_session()
+    for plan in plans(player, name, rng, 200):
         session = Session(player.box, rng, max_chars=10**6)
         assert player.play(session, plan), player.reasons
         last = session.messages[-1]

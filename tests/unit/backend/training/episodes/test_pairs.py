@@ -2,7 +2,6 @@
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,12 +29,7 @@ NEW = (
     " hint_return undo_nothing count_files"
 )
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(15, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 15
 
 
 def drawn(name: str, rng: random.Random) -> tuple[Plan, dict[str, str]]:

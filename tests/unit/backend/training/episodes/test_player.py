@@ -1,7 +1,6 @@
 """Every oracle is accepted by its checker, and nobody who does nothing or does harm is."""
 
 import random
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,12 +17,7 @@ from k3agent.backend.training.task import FAMILIES, Task
 
 TALK = ("greet", "thanks")
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(11, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 11
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

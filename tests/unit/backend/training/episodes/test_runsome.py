@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,12 +14,7 @@ from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(37, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 37
 
 
 def test_failures_are_told_of_in_any_words() -> None:

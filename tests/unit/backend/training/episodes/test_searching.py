@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,12 +23,7 @@ from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(17, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 17
 
 
 def drawn(seed: int, count: int) -> list[Broken]:

@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,12 +15,7 @@ from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(29, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 29
 
 
 def test_each_kind_is_told_in_several_ways_and_its_places_exist() -> None:

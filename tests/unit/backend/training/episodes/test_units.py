@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,12 +32,7 @@ from k3agent.backend.training.episodes.words import Words
 
 assert goals.GOALS is GOALS
 
-
-@pytest.fixture
-def player() -> Iterator[Player]:
-    made = Player(19, 0, strict=True)
-    yield made
-    made.close()
+PLAYER_SEED = 19
 
 
 def test_every_unit_runs_and_its_claims_say_something() -> None:
