@@ -114,11 +114,10 @@ def _with_values(rows: Rows, head: str, bare: str, right: str, failure: Failure)
 def _arguments(head: str, failure: Failure) -> dict[str, str]:
     """The plain numbers that the failing line of a test gives to a function's parameters."""
     match = re.match(r"\s*def (\w+)\((.*)\)", head)
-    code = next((place[3] for place in failure.places if "test" in place[0]), "")
     if match is None:
         return {}
     try:
-        tree = ast.parse(code)
+        tree = ast.parse(failure.test_code)
     except SyntaxError:
         return {}
     for node in ast.walk(tree):

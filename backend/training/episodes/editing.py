@@ -1,6 +1,7 @@
 """The oracle's edits: each names what changes; each kind of failure has its own way out and report."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,24 +62,25 @@ def failed(path: str, result: Result, verb: str = "change") -> Report:
 
 def changed_part(old: str, new: str) -> tuple[str, str]:
     """The words and signs in which two lines differ, without what is the same at both ends."""
-    one, two = _PART.findall(old), _PART.findall(new)
+    before, after = _apart(_PART.findall(old), _PART.findall(new))
+    return "".join(before).strip(), "".join(after).strip()
+
+
+def _apart(one: Sequence[str], two: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What two sequences have between their equal beginnings and their equal ends."""
+    shortest = min(len(one), len(two))
     start = 0
-    while start < min(len(one), len(two)) and one[start] == two[start]:
+    while start < shortest and one[start] == two[start]:
         start += 1
     end = 0
-    while end < min(len(one), len(two)) - start and one[-1 - end] == two[-1 - end]:
+    while end < shortest - start and one[-1 - end] == two[-1 - end]:
         end += 1
-    return "".join(one[start : len(one) - end]).strip(), "".join(two[start : len(two) - end]).strip()
+    return one[start : len(one) - end], two[start : len(two) - end]
 
 
 def letters_apart(wrong: str, right: str) -> str:
     """How a word that is written wrongly differs from the right one, in words: "e is missing"."""
-    start = next((at for at, (a, b) in enumerate(zip(wrong, right, strict=False)) if a != b), None)
-    start = min(len(wrong), len(right)) if start is None else start
-    end = 0
-    while end < min(len(wrong), len(right)) - start and wrong[-1 - end] == right[-1 - end]:
-        end += 1
-    before, after = wrong[start : len(wrong) - end], right[start : len(right) - end]
+    before, after = ("".join(part) for part in _apart(wrong, right))
     if before and after:
         return f"{before} for {after}"
     return f"{after} is missing" if after else f"{before} is too much"

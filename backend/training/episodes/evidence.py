@@ -82,11 +82,12 @@ def evidence(rows: Rows, line: int, old: str, new: str, failure: Failure) -> str
     """
     if "\n" in old + new:
         return ""
+    head, body = _function_around(rows, line)
     said = (
         _of_error(rows, line, old, new, failure)
         or _of_line(rows, line, old, new, failure.error)
-        or brackets_said(*_function_rows(rows, line), old, new, failure)
-        or alike_said(_function_rows(rows, line)[0], line, old, new)
+        or brackets_said(body, head, old, new, failure)
+        or alike_said(body, line, old, new)
         or _of_names(rows, line, old, new, failure.error)
         or _of_branches(rows, line, old, new, failure.error)
         or _of_bounds(rows, old, new, failure)
@@ -271,13 +272,6 @@ def _function_around(rows: Rows, line: int) -> tuple[str, Rows]:
     return head, [(number, text) for number, text in rows if start < number < end]
 
 
-def _function_rows(rows: Rows, line: int) -> tuple[Rows, str]:
-    """The lines in view of the function that holds a line, and its whole head."""
-    _, body = _function_around(rows, line)
-    above = [text for number, text in rows if number <= line and _HEAD.match(text)]
-    return body, above[-1] if above else ""
-
-
 def _kind_of(value: object) -> str:
     """What a value is, in the words of `_GIVEN`."""
     if isinstance(value, bool):
@@ -295,8 +289,7 @@ def _of_bounds(rows: Rows, old: str, new: str, failure: Failure) -> str:
     bound = match[1]
     if after in (f"{before}=", before[:1]):
         value = bound if bound.isdigit() else _number_of(rows, bound)
-        code = next((place[3] for place in failure.places if "test" in place[0]), "")
-        if value and re.search(rf"(?<![\w.-]){value}(?![\w.])", code.split("==")[0]):
+        if value and re.search(rf"(?<![\w.-]){value}(?![\w.])", failure.test_code.split("==")[0]):
             belongs = "belongs" if "=" in after else "does not belong"
             return f"it fails for {value}, the bound, which {belongs} to it"
         return ""

@@ -18,7 +18,7 @@ from k3agent.backend.training.episodes.units import UnitSample
 NEAR = 0.7
 """How alike two names are of which one may stand for the other."""
 LONGEST_ERROR = 110
-ALONE = "stands only"
+ONLY_HERE = "stands only"
 """What is said of a name that only one line has."""
 _NAME = re.compile(r"[A-Za-z_]\w{2,}")
 _SLIPPING = re.compile(r"(?<![\w'\"])(self\.|\w+\.)?([A-Za-z_]\w{3,})\b(?!['\"])|\[['\"](\w{4,})['\"]\]")
@@ -42,7 +42,7 @@ def near_hint(view: View, line: int, old: str, new: str) -> str:
         there = f"line {line} also"
     else:
         there = f"line {max(above) if above else min(n for n, names in places.items() if right in names)}"
-    return f" {wrong} {ALONE} in line {line}; {there} has {right}: {letters_apart(wrong, right)}."
+    return f" {wrong} {ONLY_HERE} in line {line}; {there} has {right}: {letters_apart(wrong, right)}."
 
 
 def _closest(wrong: str, words: set[str]) -> list[str]:

@@ -112,7 +112,7 @@ def is_misspelt(bug: Bug, text: str) -> bool:
     """Whether a slip is a name that is nearly the right one and stands nowhere else: whoever reads sees it,
     though no rule may tell.
     """
-    wrong, right = changed_part(bug.right, bug.wrong)[::-1]
+    wrong, right = changed_part(bug.wrong, bug.right)
     if not _NAME.fullmatch(wrong) or not _NAME.fullmatch(right):
         return False
     is_near = wrong in right or right in wrong or SequenceMatcher(None, wrong, right).ratio() >= NEAR

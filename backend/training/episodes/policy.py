@@ -63,6 +63,11 @@ def quoted(items: list[str], limit: int = 6) -> str:
     return several([f"`{item}`" for item in items], limit)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: 1 line, 3 lines."""
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def base_name(path: str) -> str:
     """The last part of a path."""
     return path.rstrip("/").rsplit("/", 1)[-1]

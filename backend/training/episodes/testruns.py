@@ -23,6 +23,11 @@ class Failure:
     places: list[tuple[str, int, str, str]] = field(default_factory=list)  # path, line, function, code
     error: str = ""
 
+    @property
+    def test_code(self) -> str:
+        """The line of a test that failed; empty where none is named."""
+        return next((code for path, _, _, code in self.places if "test" in path), "")
+
 
 @dataclass(slots=True)
 class Run:

@@ -8,7 +8,7 @@ from pathlib import Path
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.families.look import bare_folder, makes, names_in
 from k3agent.backend.training.episodes.families.names import run_shell
-from k3agent.backend.training.episodes.policy import base_name, quoted
+from k3agent.backend.training.episodes.policy import base_name, counted, quoted
 from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Report, Session
 
@@ -82,7 +82,7 @@ def play_empty_folder(session: Session, name: str) -> tuple[str, str]:
 
 def _files(inside: list[str], *, named: bool = False) -> str:
     """How many files, and which."""
-    count = "1 file" if len(inside) == 1 else f"{len(inside)} files"
+    count = counted(len(inside), "file")
     return f"{count}: {quoted(inside, 4)}" if named and inside else count
 
 

@@ -19,6 +19,7 @@ from k3agent.backend.training.episodes.families.functions import (
 )
 from k3agent.backend.training.episodes.families.read import read_definition, unique_definition
 from k3agent.backend.training.episodes.otherfiles import draw_file
+from k3agent.backend.training.episodes.policy import counted
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Session
 
@@ -223,9 +224,9 @@ def create_json(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         names = ", ".join(name for name, _ in pairs)
-        keys = f"{len(pairs)} keys" if len(pairs) > 1 else "1 key"
         rows = ", ".join(f"{name} is {value}" for name, value in pairs)
-        done, answer = write_new(session, path, content, f"Create {path} with {keys}: {rows}.")
+        think = f"Create {path} with {counted(len(pairs), 'key')}: {rows}."
+        done, answer = write_new(session, path, content, think)
         return done, answer.removesuffix(".") + f" with {names}."
 
     def check(outcome: Outcome) -> str | None:

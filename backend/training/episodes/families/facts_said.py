@@ -13,7 +13,7 @@ from k3agent.backend.training.episodes.families.replacing import (
     part_of,
     replace_in,
 )
-from k3agent.backend.training.episodes.policy import base_name, esc, hits, pieces, quoted
+from k3agent.backend.training.episodes.policy import base_name, counted, esc, hits, pieces, quoted
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan, Report, Session
 
@@ -58,7 +58,7 @@ def play_place(session: Session, place: str, old: str, new: str) -> tuple[str, s
     if len(paths) > 1:
         session.lead = f"Of {len(paths)} files, {place} is {named[0]}."
     replace_in(session, named[0], rows, old, new)
-    number = "1 line" if len(rows) == 1 else f"{len(rows)} lines"
+    number = counted(len(rows), "line")
     return "The diff is right.", f'Replaced "{old}" with "{new}" in `{named[0]}` ({number}).'
 
 

@@ -25,8 +25,7 @@ def gap_reason(failure: Failure, gap: Gap) -> str:
     """What failed; where a case is not handled, also for which kind of case: elsewhere that would ask for a
     guard that nobody wants.
     """
-    code = next((place[3] for place in failure.places if "test" in place[0]), "")
-    case = case_said(code) if gap.thought.startswith("Nothing is done for ") else ""
+    case = case_said(failure.test_code) if gap.thought.startswith("Nothing is done for ") else ""
     return f"{reason(failure)} {case}".rstrip()
 
 

@@ -22,6 +22,7 @@ from k3agent.backend.training.episodes.families.read import (
 from k3agent.backend.training.episodes.families.running import denied
 from k3agent.backend.training.episodes.policy import (
     base_name,
+    counted,
     esc,
     hits,
     one_definition,
@@ -432,10 +433,6 @@ def methods_of(ctx: Setting) -> Plan | None:
     return Plan("methods_of", "find", {"name": one.name}, play, check, ("def", one.name))
 
 
-def _counted_lines(rows: list) -> str:
-    return "1 line." if len(rows) == 1 else f"{len(rows)} lines."
-
-
 @goal("importers_of", "where", 1.0)
 def importers_of(ctx: Setting) -> Plan | None:
     """Who imports a module."""
@@ -464,7 +461,7 @@ def importers_of(ctx: Setting) -> Plan | None:
         if not rows:
             return "Nobody.", f"No file imports `{name}`."
         listed = bullet_list([f"`{hit.at}`: `{hit.text.strip()}`" for hit in rows], 12)
-        return _counted_lines(rows), f"`{name}` is imported here:\n{listed}"
+        return f"{counted(len(rows), 'line')}.", f"`{name}` is imported here:\n{listed}"
 
     check = checks.answers(*users) if users else checks.declines()
     return Plan("importers_of", "where", {"module": shown}, play, check, ("file", path))

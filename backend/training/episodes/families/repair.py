@@ -7,7 +7,7 @@ from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_bro
 from k3agent.backend.training.episodes.editing import around, difference, edit_text, error_of
 from k3agent.backend.training.episodes.evidence import evidence
 from k3agent.backend.training.episodes.layered import draw_layered
-from k3agent.backend.training.episodes.nearby import ALONE, near_hint
+from k3agent.backend.training.episodes.nearby import ONLY_HERE, near_hint
 from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.searching import Tried, draw_search, is_evident, lead_to
@@ -107,7 +107,7 @@ def _endless(last: str) -> Report:
 def mend(session: Session, view: View, broken: Broken, why: str) -> None:
     """Change the wrong line to the right one."""
     wrong, right = broken.wrong, broken.right
-    hint = "" if f" {ALONE} " in why else near_hint(view, broken.line, wrong.strip(), right.strip())
+    hint = "" if f" {ONLY_HERE} " in why else near_hint(view, broken.line, wrong.strip(), right.strip())
     why += hint or _purpose(view, broken.line)
     if wrong.lstrip() == right.lstrip():
         think = f"{why} Line {broken.line} is indented wrongly: {wrong.strip()}. It belongs further out."

@@ -7,6 +7,7 @@ from k3agent.backend.training.episodes.editing import change_line, difference, e
 from k3agent.backend.training.episodes.facts import extension
 from k3agent.backend.training.episodes.policy import (
     Hit,
+    counted,
     esc,
     hits,
     quoted,
@@ -22,7 +23,7 @@ SHORT = 40
 
 def replace_in(session: Session, path: str, found: list[Hit], old: str, new: str) -> None:
     """Replace all in one file."""
-    lines = "1 line" if len(found) == 1 else f"{len(found)} lines"
+    lines = counted(len(found), "line")
     think = f"{path} has it in {lines}: {several([str(hit.line) for hit in found])}. {old} -> {new}"
     edit_text(session, path, old, new, think, everywhere=True)
 
@@ -46,7 +47,7 @@ def play_replace(session: Session, old: str, new: str, path: str) -> tuple[str, 
         old = match[0] if match else old
         found = [hit for hit in loose if old in hit.text]
     replace_in(session, real, found, old, new)
-    number = "1 line" if len(found) == 1 else f"{len(found)} lines"
+    number = counted(len(found), "line")
     return "The diff is right.", f'Replaced "{old}" with "{new}" in `{real}` ({number}).'
 
 
@@ -65,7 +66,7 @@ def play_replace_all(session: Session, old: str, new: str) -> tuple[str, str]:
         raise Report(
             f"Some are left: {left[0].at}.", f'"{old}" still occurs in {quoted([hit.at for hit in left])}.'
         )
-    number = "1 file" if len(table) == 1 else f"{len(table)} files"
+    number = counted(len(table), "file")
     return (
         f"None is left. Changed {number}: {several(list(table), 10)}.",
         f'Replaced "{old}" with "{new}" in {number}: {quoted(list(table), 10)}.',
