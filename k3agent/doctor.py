@@ -38,8 +38,8 @@ from k3agent.tools.sandbox.policy import Bounds
 NANO_CAN = (
     "nano lists, finds and explains files and functions, sets values, renames names and files, adds and"
     " removes lines, edits JSON and Markdown, makes small files and runs tests: small steps, also several in"
-    " a row, in English, the main ones also in German and Chinese. Repairs of bugs are its weakest skill:"
-    " run them with --check. It is no general model."
+    " a row, in English, the main ones also in German and Chinese. It repairs bugs"
+    " that a failing test shows: run repairs with --check. It is no general model."
 )
 REINSTALL_COMMAND = f"{Path(sys.executable).name} -m pip install --force-reinstall --no-deps k3agent"
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     BUILTIN: dict[str, Tool[Any]]
 
-COMPACT = ("read", "write", "edit", "grep", "glob", "shell")
+COMPACT = ("read", "write", "edit", "grep", "glob", "shell", "try")
+# Large models find the change themselves; a small one finds the place, and guesses the change.
+ONLY_COMPACT = ("try",)
 # Subagents have nobody to ask but the session that started them, and leave its memory alone.
 NOT_FOR_SUBAGENTS = ("ask", "memory")
 # What takes room in the prompt that a small window does not have; nor is there any for subagents' reports.
@@ -38,12 +40,13 @@ def __getattr__(name: str) -> Any:
     from k3agent.tools.skill import SkillTool
     from k3agent.tools.task import TaskTool
     from k3agent.tools.todo import TodoTool
+    from k3agent.tools.trial import TrialTool
     from k3agent.tools.write import WriteTool
 
     tools = (
         ReadTool(), WriteTool(), EditTool(), GrepTool(), GlobTool(), ShellTool(),
         PatchTool(), JobsTool(), TodoTool(), AskTool(), TaskTool(),
-        SkillTool(), MemoryTool(), RecallTool(), RepoMapTool(),
+        SkillTool(), MemoryTool(), RecallTool(), RepoMapTool(), TrialTool(),
     )  # fmt: skip
     globals()["BUILTIN"] = {tool.name: tool for tool in tools}
     return globals()["BUILTIN"]

@@ -31,13 +31,16 @@ ArgsT = TypeVar("ArgsT", bound=Args, contravariant=True)
 class Access:
     """What a call would do, judged before it runs. Paths are absolute and resolved through links.
 
-    `writes`: files or folders it changes; `runs`: the shell command, as it would be run; `connects`: hosts;
-    `calls`: the foreign tool that it would use, by its name for rules; `keeps`: "here" or "everywhere", if it
-    changes what later sessions of this repository, or of all of them, are told.
+    `writes`: files or folders it changes; `more`: files that it would change, too, and can do without: those
+    that may not be written as freely are left out, and others are moved to `writes`; `runs`: the shell
+    command, as it would be run; `connects`: hosts; `calls`: the foreign tool that it would use, by its name
+    for rules; `keeps`: "here" or "everywhere", if it changes what later sessions of this repository, or of
+    all of them, are told.
     """
 
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
+    more: tuple[Path, ...] = ()
     runs: str | None = None
     connects: tuple[str, ...] = ()
     calls: str | None = None

@@ -109,9 +109,7 @@ class JobTable:
 
     def _settle(self) -> None:
         """What commands in the background leave to run later is not left lying until the next command."""
-        told = self._settle_after()
-        if told:
-            self._notices.append(told)
+        self.tell(self._settle_after())
 
     async def start(self, argv: Sequence[str], command: str, cwd: Path, environ: dict[str, str]) -> Job:
         """Start `argv` (the guarded form of `command`)."""
@@ -159,6 +157,12 @@ class JobTable:
             await asyncio.wait_for(job.process.wait(), 5)
         self.finish(job)
 
+    async def end_rest(self, job: Job) -> None:
+        """Note that the command has ended, and end what processes of its session go on."""
+        if self._log.left_behind(job.session):
+            await self.end(job)
+        job.ended = time.monotonic()
+
     async def _watch(self, job: Job) -> None:
         waiting = asyncio.ensure_future(job.process.wait())
         try:
@@ -196,6 +200,11 @@ class JobTable:
                 break
         self._log.remove(job.session)
         await asyncio.to_thread(self._settle)
+
+    def tell(self, notice: str) -> None:
+        """Have a sentence told with the notices, if it says anything."""
+        if notice:
+            self._notices.append(notice)
 
     def take_notices(self) -> list[str]:
         """What happened to background jobs since the last call: one sentence each, for model and user."""

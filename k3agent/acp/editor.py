@@ -142,7 +142,7 @@ class ThroughEditor:
 
     async def run(self, args: Any, ctx: ToolContext) -> ToolOutput:
         access = self._tool.access(args, ctx)
-        held = await self._editor.hold((*access.reads, *access.writes))
+        held = await self._editor.hold((*access.reads, *access.writes, *access.more))
         token = textio.buffers.set(held)
         try:
             output = await self._tool.run(args, ctx)

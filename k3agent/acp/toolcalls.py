@@ -15,6 +15,7 @@ KINDS = {
     "write": "edit",
     "edit": "edit",
     "patch": "edit",
+    "try": "edit",
     "grep": "search",
     "glob": "search",
     "shell": "execute",
@@ -43,7 +44,7 @@ def arguments_of(text: str) -> JsonObject:
 
 def locations(tool: str, arguments: JsonObject, cwd: Path) -> list[JsonObject]:
     path = arguments.get("path")
-    if not isinstance(path, str) or not path or tool not in ("read", "write", "edit", "grep", "glob"):
+    if not isinstance(path, str) or not path or tool not in ("read", "write", "edit", "try", "grep", "glob"):
         return []
     place: JsonObject = {"path": str(_absolute(path, cwd))}
     line = arguments.get("offset") if tool == "read" else arguments.get("line")
@@ -64,7 +65,7 @@ def proposed(tool: str, arguments: JsonObject, cwd: Path) -> list[JsonObject]:
         return [_diff(place, _text_of_file(place), arguments["content"])]
     if tool == "patch" and isinstance(arguments.get("patch"), str):
         return [text_content(f"```diff\n{arguments['patch']}\n```")]
-    if tool == "shell" and isinstance(arguments.get("command"), str):
+    if tool in ("shell", "try") and isinstance(arguments.get("command"), str):
         return [text_content(f"```sh\n{arguments['command']}\n```")]
     return []
 
@@ -74,7 +75,7 @@ def result_content(tool: str, result: ToolResult) -> list[JsonObject]:
     content: list[JsonObject] = []
     for part in result.content:
         match part:
-            case TextPart() if tool in ("shell", "jobs", "grep", "read") and not result.is_error:
+            case TextPart() if tool in ("shell", "try", "jobs", "grep", "read") and not result.is_error:
                 content.append(text_content(shown_block(part.text)))
             case TextPart():
                 content.append(text_content(part.text))

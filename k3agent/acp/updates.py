@@ -352,7 +352,7 @@ def _stored_result(result: ToolResult, names: dict[str, str]) -> JsonObject:
         "toolCallId": result.call_id,
         "status": "failed" if result.is_error else "completed",
     }
-    if toolcalls.kind_of(tool) != "edit" or tool == "patch" or result.is_error:
+    if toolcalls.kind_of(tool) != "edit" or tool in ("patch", "try") or result.is_error:
         update["content"] = toolcalls.result_content(tool, result)
     return update
 

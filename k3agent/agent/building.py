@@ -81,14 +81,14 @@ def load_tools() -> dict[str, Tool[Any]]:
 
 
 def _specs(options: SessionOptions) -> tuple[ToolSpec, ...]:
-    from k3agent.tools import COMPACT, NOT_FOR_SMALL, NOT_FOR_SUBAGENTS  # lazy: as above
+    from k3agent.tools import COMPACT, NOT_FOR_SMALL, NOT_FOR_SUBAGENTS, ONLY_COMPACT  # lazy: as above
     from k3agent.tools.specs import spec
 
     info, tools = options.client.info, load_tools()
     if info.profile is Profile.COMPACT:
         return tuple(spec(tools[name], True) for name in COMPACT)
     subtask = options.subtask
-    left_out: set[str] = set(NOT_FOR_SUBAGENTS if subtask else ())
+    left_out: set[str] = {*ONLY_COMPACT, *(NOT_FOR_SUBAGENTS if subtask else ())}
     if subtask is not None and subtask.depth >= options.tasks.max_depth:
         left_out.add("task")
     if not options.extensions.skills:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from k3agent import codec
 from k3agent.agent.approvals import Approvals
 from k3agent.agent.arguments import ArgumentsInvalid, parse_object, validate
-from k3agent.agent.callhooks import Call, after_call, before_call, overruled
+from k3agent.agent.callhooks import BEFORE, Call, after_call, before_call, overruled
 from k3agent.agent.callparts import (
     Ending,
     Prepared,
@@ -200,8 +200,8 @@ class Dispatcher:
         if unsaved is not None:
             return Ending(state=CallState.DENIED, text=unsaved)
         await self.remarks.before(prepared.access.writes)
-        runs = prepared.access.runs is not None
-        prepared.hashes = file_hashes(git_marks(self._bench.ctx.cwd) if runs else prepared.access.writes)
+        marks = git_marks(self._bench.ctx.cwd) if prepared.access.runs is not None else ()
+        prepared.hashes = file_hashes((*marks, *prepared.access.writes))
         start = CallRow(
             turn=self._turn,
             message_id=message.id,
@@ -272,6 +272,10 @@ class Dispatcher:
                 text = f"arguments: {text}"
             raise ArgumentsInvalid(f"bad arguments for {call.name}: {text}.") from error
         access = tool.access(args, self._bench.ctx)
+        if self._bench.hooks.has(BEFORE):
+            # A hook is told of one file, and could not forbid the others.
+            access = dataclasses.replace(access, more=())
+        access = self._bench.permissions.narrowed(call.name, access)
         refuse_stand_ins(access, self._bench.masker, written)
         return Prepared(call=call, tool=tool, args=args, note=note, access=access)
 

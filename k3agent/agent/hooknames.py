@@ -24,7 +24,7 @@ TOOLS = {
 }
 OURS = {theirs: ours for ours, theirs in TOOLS.items()}
 # What rules may name: those above, and the tools that no script knows by another name.
-RULE_TOOLS = frozenset({*TOOLS, "jobs", "mcp", "memory", "recall", "repomap"})
+RULE_TOOLS = frozenset({*TOOLS, "jobs", "mcp", "memory", "recall", "repomap", "try"})
 # Tools of other agents that have no counterpart here: in a list that was written for one of them no mistake.
 ELSEWHERE = frozenset(
     {
@@ -41,11 +41,12 @@ ELSEWHERE = frozenset(
         "WebSearch",
     }
 )
-# A hook for edits is for every way of editing.
-ALSO = {"patch": ("Edit",)}
+# A hook for edits is for every way of editing, one for commands for every way of running them.
+ALSO = {"patch": ("Edit",), "try": ("Edit", "Bash")}
 ARGUMENTS: dict[str, dict[str, str]] = {
     "read": {"path": "file_path"},
     "write": {"path": "file_path"},
+    "try": {"path": "file_path"},
     "edit": {"path": "file_path", "old": "old_string", "new": "new_string", "all": "replace_all"},
     "shell": {"background": "run_in_background", "timeout_s": "timeout"},
 }
@@ -55,7 +56,7 @@ MS = 1000
 def names_of(tool: str) -> tuple[str, ...]:
     """What a matcher may call the tool; the first is what hooks are told."""
     known = TOOLS.get(tool)
-    return (tool,) if known is None else (known, tool, *ALSO.get(tool, ()))
+    return (*(() if known is None else (known,)), tool, *ALSO.get(tool, ()))
 
 
 def is_tool_name(name: str) -> bool:

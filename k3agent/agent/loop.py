@@ -148,11 +148,13 @@ class TurnLoop:
         # Where k3agent has made checks of its own, they say how it stands.
         tests = None if parts.checks else run
         remarks = parts.dispatcher.remarks
-        found = await remarks.at_end(files, rows, prompt, answer, tests)
         same = await remarks.put_back(None if parts.receipt.files_note else files, rows)
         parts.receipt.drop_files(same, self._num_files)
+        edited = {path for row in rows for path in row.files}
+        files = [path for path in files if path not in same - edited]
+        found = await remarks.at_end(files, rows, prompt, answer, tests)
         if outcome is TurnOutcome.CHECKS_FAILED or is_bad(found):
-            changed = {*files, *(path for row in rows for path in row.files)} - same
+            changed = {*files, *edited} - same
             step = parts.step_of_turn(self._turn, [(parts.cwd / path).resolve() for path in changed])
             if step is not None:
                 found.append(takes_back(step, parts.session_id))

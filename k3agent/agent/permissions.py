@@ -36,6 +36,9 @@ class Action(StrEnum):
     DENY = "deny"
 
 
+# A tool that does what others do is judged by their rules, too: what it writes, what it runs.
+WRITES_AS = {"try": "edit"}
+RUNS_AS = {"try": "shell"}
 STRICTNESS = {Action.ALLOW: 0, Action.ASK: 1, Action.DENY: 2}
 
 
@@ -71,8 +74,8 @@ class Rule:
             )
         return cls(match.group(1), match.group(2) or None, text.strip())
 
-    def fits_tool(self, tool: str) -> bool:
-        return fnmatch.fnmatchcase(tool, self.tool)
+    def fits_tool(self, *names: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, self.tool) for name in names)
 
     def fits_command(self, command: str) -> bool:
         """`prefix:*` fits the words themselves and longer commands, never a longer first word."""
@@ -269,14 +272,32 @@ class Permissions:
         is_wall = self.territory.is_fenced and verdict.by == "protection" and verdict.action is Action.ASK
         return dataclasses.replace(verdict, action=Action.DENY) if is_wall else verdict
 
+    def narrowed(self, tool: str, access: Access) -> Access:
+        """With those files among `writes` that the call can do without and that may be written without a
+        question, or with the question that is asked about the others.
+        """
+        if not access.more:
+            return access
+        writer = (tool, WRITES_AS.get(tool, tool))
+        whole = self.judge(tool, access)
+        is_asked = self.mode is Mode.DEFAULT and whole.action is Action.ASK and whole.by == "mode"
+        more: list[Path] = []
+        for path in access.more:
+            verdict = self._judge_path(writer, path, is_write=True)
+            is_plain = verdict.by == "mode" and not self._wary(path, True) and self.territory.is_inside(path)
+            if verdict.action is Action.ALLOW or (verdict.action is Action.ASK and is_plain and is_asked):
+                more.append(path)
+        return dataclasses.replace(access, writes=(*access.writes, *more), more=())
+
     def _verdict(self, tool: str, access: Access) -> Verdict:
         for rule in self._deny:
             if rule.fits_tool(tool) and rule.pattern is None:
                 return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies it", by="rule")
-        verdicts = [self._judge_path(tool, path, is_write=False) for path in access.reads]
-        verdicts += [self._judge_path(tool, path, is_write=True) for path in access.writes]
+        writer, runner = (tool, WRITES_AS.get(tool, tool)), (tool, RUNS_AS.get(tool, tool))
+        verdicts = [self._judge_path((tool,), path, is_write=False) for path in access.reads]
+        verdicts += [self._judge_path(writer, path, is_write=True) for path in access.writes]
         if access.runs is not None:
-            verdicts.append(self._judge_command(tool, access.runs))
+            verdicts.append(self._judge_command(runner, access.runs))
         verdicts += [self._judge_host(tool, host) for host in access.connects]
         if access.calls is not None:
             verdicts.append(self._judge_foreign(access.calls))
@@ -284,11 +305,16 @@ class Permissions:
             verdicts.append(self._judge_kept(tool, access.keeps))
         if not verdicts:
             return Verdict(action=Action.ALLOW, reason="it touches nothing", by="mode")
-        return strictest(verdicts)
+        verdict = strictest(verdicts)
+        if tool in WRITES_AS and len(access.writes) > 1 and verdict.action is Action.ASK:
+            # The call itself names one file.
+            same = [one.reason for one in verdicts if (one.action, one.by) == (verdict.action, verdict.by)]
+            verdict = dataclasses.replace(verdict, reason="; ".join(dict.fromkeys(same)))
+        return verdict
 
-    def _judge_path(self, tool: str, path: Path, *, is_write: bool) -> Verdict:
+    def _judge_path(self, tools: tuple[str, ...], path: Path, *, is_write: bool) -> Verdict:
         for rule in self._deny:
-            if rule.fits_tool(tool) and rule.fits_path(path, self.territory.rules_root):
+            if rule.fits_tool(*tools) and rule.fits_path(path, self.territory.rules_root):
                 return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies it", by="rule")
         if is_write and self.territory.is_fenced and not self.territory.is_inside(path):
             reason = f"{path} is outside the folder of this subagent, {self.territory.cwd}"
@@ -297,7 +323,7 @@ class Permissions:
         if protected is not None:
             return Verdict(action=Action.ASK, reason=protected, by="protection")
         for rule in self._allow:
-            if rule.fits_tool(tool) and rule.fits_path(path, self.territory.rules_root):
+            if rule.fits_tool(*tools) and rule.fits_path(path, self.territory.rules_root):
                 return Verdict(action=Action.ALLOW, reason=f"the rule {rule.text} allows it", by="rule")
         wary = None if is_write and self.mode is Mode.PLAN else self._wary(path, is_write)
         if wary is not None:
@@ -355,13 +381,13 @@ class Permissions:
         reason = f"it would change what later sessions of {told} are told"
         return Verdict(action=Action.ASK, reason=reason, by="mode")
 
-    def _judge_command(self, tool: str, command: str) -> Verdict:
+    def _judge_command(self, tools: tuple[str, ...], command: str) -> Verdict:
         from k3agent.agent.shell_syntax import parse  # lazy: tree-sitter, 30 ms, only when a shell is used
 
         parsed = parse(command)
         if parsed.problem is not None:
             for rule in self._deny:
-                if rule.fits_tool(tool) and rule.fits_command(" ".join(command.split())):
+                if rule.fits_tool(*tools) and rule.fits_command(" ".join(command.split())):
                     return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies it", by="rule")
             return Verdict(
                 action=Action.ASK, reason=f"the command cannot be judged: {parsed.problem}", by="protection"
@@ -371,30 +397,30 @@ class Permissions:
         judge = Judge(self.territory, self.mode)
         verdicts: list[Verdict] = []
         for simple in parsed.commands:
-            verdicts.append(self._judge_simple(tool, simple.text, judge.judge(simple, parsed)))
-            verdicts += self._lifted(tool, judge.judge_redirects(simple.redirects))
-        verdicts += self._lifted(tool, judge.judge_redirects(parsed.redirects))
-        verdicts += self._lifted(tool, judge.judge_variables(parsed.assigned))
-        verdicts += self._lifted(tool, judge.judge_values(parsed))
-        verdicts += self._lifted(tool, judge.judge_hidden(parsed.hidden))
+            verdicts.append(self._judge_simple(tools, simple.text, judge.judge(simple, parsed)))
+            verdicts += self._lifted(tools, judge.judge_redirects(simple.redirects))
+        verdicts += self._lifted(tools, judge.judge_redirects(parsed.redirects))
+        verdicts += self._lifted(tools, judge.judge_variables(parsed.assigned))
+        verdicts += self._lifted(tools, judge.judge_values(parsed))
+        verdicts += self._lifted(tools, judge.judge_hidden(parsed.hidden))
         if not verdicts:
             return Verdict(action=Action.ALLOW, reason="an empty command", by="mode")
         return strictest(verdicts)
 
-    def _lifted(self, tool: str, verdicts: list[Verdict]) -> list[Verdict]:
+    def _lifted(self, tools: tuple[str, ...], verdicts: list[Verdict]) -> list[Verdict]:
         """A rule for a certain command says nothing of where its output goes; one for the whole tool does."""
         for rule in self._allow:
-            if rule.fits_tool(tool) and rule.pattern is None:
+            if rule.fits_tool(*tools) and rule.pattern is None:
                 return [verdict for verdict in verdicts if verdict.by == "protection"]
         return verdicts
 
-    def _judge_simple(self, tool: str, text: str, verdict: Verdict) -> Verdict:
+    def _judge_simple(self, tools: tuple[str, ...], text: str, verdict: Verdict) -> Verdict:
         for rule in self._deny:
-            if rule.fits_tool(tool) and rule.fits_command(text):
+            if rule.fits_tool(*tools) and rule.fits_command(text):
                 return Verdict(action=Action.DENY, reason=f"the rule {rule.text} denies `{text}`", by="rule")
         if verdict.by == "protection":
             return verdict
         for rule in self._allow:
-            if rule.fits_tool(tool) and rule.fits_command(text):
+            if rule.fits_tool(*tools) and rule.fits_command(text):
                 return Verdict(action=Action.ALLOW, reason=f"the rule {rule.text} allows it", by="rule")
         return verdict

@@ -177,11 +177,17 @@ class Remarks:
         return found
 
     async def put_back(self, commanded: Sequence[str] | None, rows: Sequence[CallRow]) -> set[str]:
-        """Files of edits that are again what they were before the turn. `commanded`: what changed since the
-        first command, None where that cannot be told.
+        """Files that calls wrote and that are again what they were before the turn, such as those in which
+        changes were only tried. `commanded`: what changed since the first command, None where that cannot be
+        told.
         """
-        names = dict.fromkeys(path for row in rows for path in row.files)
+        names = dict.fromkeys(path for row in rows for path in (*row.files, *self._written(row)))
         return await asyncio.to_thread(self._unchanged, list(names), commanded)
+
+    def _written(self, row: CallRow) -> list[str]:
+        """What it was to write in the folder."""
+        paths = [Path(path) for path in row.access.get("writes", ())]
+        return [str(path.relative_to(self._cwd)) for path in paths if path.is_relative_to(self._cwd)]
 
     def _unchanged(self, names: Sequence[str], commanded: Sequence[str] | None) -> set[str]:
         found: set[str] = set()
@@ -305,7 +311,7 @@ def _may_have_done(row: CallRow, cwd: Path) -> bool:
     """
     if row.tool in LOOKING or row.state is not CallState.DONE:
         return False
-    if row.tool != "shell":
+    if row.tool not in ("shell", "try"):
         return True
     from k3agent.agent.destruction import effects_of  # lazy: tree-sitter, 30 ms
 

@@ -34,6 +34,9 @@ VOLATILE = re.compile(
     r"|\d+(?:\.\d+)?\s?(?:ms|s|sec|seconds)\b"
 )
 UNSUCCESSFUL = (CallState.FAILED, CallState.INVALID, CallState.DENIED, CallState.REFUSED)
+FAILED = (CallState.FAILED, CallState.REFUSED, CallState.DENIED)
+# What these do not find now they will not find by being asked again.
+SEARCHING = ("try",)
 
 Sign = tuple[str, str, str]
 
@@ -103,7 +106,7 @@ class RepetitionPolicy:
         # As many rows as there are calls since the work moved on.
         for row in reversed(self._rows[-len(self._calls) :]):
             if row.tool == tool and canonical(row.arguments) == wanted:
-                if row.state in (CallState.FAILED, CallState.REFUSED, CallState.DENIED):
+                if row.state in FAILED or _found_nothing(row):
                     return (
                         "this same call failed before, and nothing has changed since."
                         " Change the arguments, look again, or report what is wrong."
@@ -190,6 +193,10 @@ class RepetitionPolicy:
         if repeats.failures >= END_AT_FAILURES[self._profile]:
             return f"the model failed {repeats.failures} times in the same way: {_shown(row)}"
         return ""
+
+
+def _found_nothing(row: CallRow) -> bool:
+    return row.tool in SEARCHING and row.state is CallState.DONE and not row.files
 
 
 def _failure(tool: str, arguments: str, text: str) -> Sign:

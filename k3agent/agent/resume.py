@@ -2,8 +2,8 @@
 
 A call that never started, only reads, or whose files are still as they were before it, is run now: nothing
 happened. A file that changed shows that the edit took place. What a command did cannot be seen as a whole:
-the model is told so, with what its processes, its output and the repository show. Of a foreign tool nothing
-can be seen.
+the model is told so, with what its processes, its output and the repository show. A file in which changes
+were tried is put back. Of a foreign tool nothing can be seen.
 """
 
 from __future__ import annotations
@@ -27,15 +27,19 @@ UNKNOWN = (
     " repeating it."
 )
 DURING = "(k3agent was stopped during this call"
+CAME_BACK = f"{DURING} and found the change when it came back; read the file before you change it again.)"
 UNKNOWN_CALL = f"{DURING}. Its outcome is unknown: check what it did before repeating it.)"
 MAX_OUTPUT_BYTES = 4000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """Where to look: the workspace, the commands that the killed process ran, and what hides secrets."""
+    """Where to look: the workspace, the folder of the outputs, the commands that the killed process
+    ran, and what hides secrets.
+    """
 
     cwd: Path
+    outputs: Path
     orphans: Sequence[Orphan] = ()
     mask: Callable[[str], str] = str
 
@@ -55,6 +59,8 @@ def settle(message: Message, rows: Iterable[CallRow], traces: Traces) -> dict[st
             continue
         if row.result is not None:
             settled[call.id] = row
+        elif row.access.get("runs") is not None and row.access.get("writes"):
+            settled[call.id] = _of_trial(row, traces)
         elif row.access.get("runs") is not None:
             text = traces.mask(_told_of_command(row, traces))
             settled[call.id] = _ended(row, text, CallState.INTERRUPTED)
@@ -81,13 +87,35 @@ def _of_edit(row: CallRow, cwd: Path) -> CallRow | None:
     same = [_shown(path, cwd) for path, value in now.items() if value == row.hashes[path]]
     if not changed:
         return None
-    back = f"{DURING} and found the change when it came back; read the file before you change it again.)"
     if same:
-        text = f"Done in part: {', '.join(changed)} changed, {', '.join(same)} did not. {back}"
+        text = f"Done in part: {', '.join(changed)} changed, {', '.join(same)} did not. {CAME_BACK}"
     else:
-        text = f"Done: {', '.join(changed)} changed. {back}"
+        text = f"Done: {', '.join(changed)} changed. {CAME_BACK}"
     ended = _ended(row, text, CallState.INTERRUPTED if same else CallState.DONE)
     return dataclasses.replace(ended, files=tuple(changed))
+
+
+def _of_trial(row: CallRow, traces: Traces) -> CallRow:
+    """Its processes are gone by now. A change that was found is there to stay; one that was tried is not."""
+    from k3agent.tools.support.originals import bring_back  # lazy: tools bring pydantic
+    from k3agent.tools.support.textio import remove_leftovers
+
+    places = [Path(path) for path in row.access["writes"]]
+    for folder in {path.parent for path in places}:
+        remove_leftovers(folder)
+    outcomes = {path: bring_back(traces.outputs, path) for path in places}
+    now = file_hashes(places)
+    changed = [path for path in places if now[str(path)] != row.hashes.get(str(path))]
+    names = [_shown(str(path), traces.cwd) for path in changed]
+    if changed and set(outcomes.values()) == {"none"}:
+        ended = _ended(row, f"Done: {', '.join(names)} changed. {CAME_BACK}", CallState.DONE)
+        return dataclasses.replace(ended, files=tuple(names))
+    if names:
+        text = f"{DURING}. {', '.join(names)} may hold one of the changes that were tried: read it.)"
+    else:
+        back = next((path for path in places if outcomes[path] == "back"), places[0])
+        text = f"{DURING}. {_shown(str(back), traces.cwd)} is as it was before it.)"
+    return _ended(row, text, CallState.INTERRUPTED)
 
 
 def _shown(path: str, cwd: Path) -> str:

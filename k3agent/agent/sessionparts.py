@@ -124,7 +124,9 @@ class SessionParts(SessionView):
         output_dir = options.home / "outputs" / self.id
         output_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         orphans = reap_orphans(output_dir)
-        self._traces = resume.Traces(cwd=self._cwd, orphans=orphans, mask=self._masker.mask)
+        self._traces = resume.Traces(
+            cwd=self._cwd, outputs=output_dir, orphans=orphans, mask=self._masker.mask
+        )
         self._masker.mask_files(output_dir, ())
         start_sweep(options.home, self.id, self._masker)
         self._jobs = JobTable(output_dir)

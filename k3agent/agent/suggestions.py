@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k3agent.agent.permissions import RUNS_AS, WRITES_AS
+
 if TYPE_CHECKING:  # tools bring pydantic, 0.1 s
     from k3agent.tools.base import Access
 
@@ -27,16 +29,23 @@ RUNNERS = frozenset({"config", "dlx", "exec", "run", "x"})
 
 def rules_for(tool: str, access: Access, cwd: Path) -> tuple[str, ...]:
     """The rules, or none where no rule would be narrow enough. Rules are those of permissions.py."""
+    if access.runs is not None and access.writes:
+        # Each part by the rules for its kind: a pattern for the one could fit the other.
+        paths = _path_rules(WRITES_AS.get(tool, tool), access, cwd)
+        commands = _command_rules(RUNS_AS.get(tool, tool), access.runs)
+        return (*paths, *commands) if paths and commands else ()
     if access.runs is not None:
         return _command_rules(tool, access.runs)
     if access.calls is not None:
         return (access.calls,)
     if access.connects:
         return tuple(f"{tool}({host})" for host in access.connects)
-    inside = [path for path in access.writes if path.is_relative_to(cwd)]
-    if inside and len(inside) == len(access.writes):
-        return (f"{tool}(./**)",)
-    return ()
+    return _path_rules(tool, access, cwd)
+
+
+def _path_rules(tool: str, access: Access, cwd: Path) -> tuple[str, ...]:
+    is_inside = access.writes and all(path.is_relative_to(cwd) for path in access.writes)
+    return (f"{tool}(./**)",) if is_inside else ()
 
 
 def _command_rules(tool: str, command: str) -> tuple[str, ...]:

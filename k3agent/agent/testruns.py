@@ -42,6 +42,8 @@ _JOINED = re.compile(r"\d*[<>]&\S|&>")
 # With these the exit code is what somebody else makes of it: pipes, alternatives, the background, blocks.
 _ENDS_ELSEWHERE = re.compile(r"[|!`]|\$\(|(?<![&>])&(?![&>])|\b(?:if|while|until|for|case|function|trap)\b")
 _HEADS = {"failed": "The last test run failed", "none": "The last test run found no tests"}
+# The tools whose result ends with the exit code of a command.
+RUNNING = ("shell", "try")
 MAX_SHOWN = 120
 
 
@@ -78,7 +80,8 @@ def last_run(rows: Sequence[CallRow]) -> SuiteRun | None:
     is_latest = True
     for row in reversed(rows):
         command = str(row.access.get("runs") or "")
-        if row.tool == "shell" and row.state is CallState.DONE and row.result and runs_tests(command):
+        is_over = row.tool in RUNNING and row.state is CallState.DONE
+        if is_over and row.result and runs_tests(command):
             ended = _ended(command, row.result.text)
             if ended is not None:
                 return SuiteRun(command, *ended, is_latest)

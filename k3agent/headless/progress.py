@@ -37,7 +37,7 @@ _MAX_OUTPUT_LINES = 4
 _MAX_LINE = 160
 _SLOW_S = 2.0
 _LOG_EVERY_S = 10.0
-_DIFF_TOOLS = {"edit", "patch", "write"}
+_DIFF_TOOLS = {"edit", "patch", "try", "write"}
 
 
 class Progress:

@@ -41,6 +41,10 @@ class Judge:
         access = Access(writes=((self.cwd / path).resolve(),))
         return self.permissions(mode, **rules).judge("edit", access).action
 
+    def trial(self, path: str, command: str, mode: str = "auto", **rules: tuple[str, ...]) -> Action:
+        access = Access(writes=((self.cwd / path).resolve(),), runs=command)
+        return self.permissions(mode, **rules).judge("try", access).action
+
     def read(self, path: str, mode: str = "auto", **rules: tuple[str, ...]) -> Action:
         access = Access(reads=((self.cwd / path).resolve(),))
         return self.permissions(mode, **rules).judge("read", access).action

@@ -1,4 +1,4 @@
-"""What the output of a test run says: passed, failed, or that there was no test to run.
+"""What is a test file; what the output of a test run says: passed, failed, or that there was no test to run.
 
 An exit code of 0 does not tell the last: `python -m unittest` gave it before Python 3.12, others do so today.
 """
@@ -12,6 +12,10 @@ Outcome = Literal["passed", "failed", "none", ""]
 
 NONE_RAN = "[no tests ran]"
 MAX_CHARS = 1 << 20
+_TEST_FILE = re.compile(
+    r"(?:test_.*|.*_test|tests|conftest)\.py|.*[._-](?:test|spec)\.[cm]?[jt]sx?|.*_test\.(?:go|rs|c|cc|cpp)"
+    r"|.*_(?:test|spec)\.rb|.+Tests?\.(?:java|kt|cs|php|swift)|test_.*\.(?:sh|c|cc|cpp|rb)|.*\.bats"
+)
 _CUT = re.compile(r"(?m)^\[\.\.\. \d+ characters cut\b")
 
 _FAILED = re.compile(
@@ -57,3 +61,8 @@ def outcome(text: str) -> Outcome:
 def mark(command: str, text: str) -> str:
     """The line for the result of a command that ended well, where it was to run tests and there were none."""
     return NONE_RAN if "test" in command and outcome(text) == "none" else ""
+
+
+def is_test_file(name: str) -> bool:
+    """Whether a file holds tests, by its name without folders."""
+    return bool(_TEST_FILE.fullmatch(name))

@@ -21,7 +21,7 @@ DIFF_LINES = 24
 MAX_LIVE_CHARS = 20_000
 OUR_WORDS = {"denied", "invalid", "stopped"}
 ENDED_WELL = "[exit code 0]"
-DIFF_TOOLS = {"edit", "write", "patch"}
+DIFF_TOOLS = {"edit", "write", "patch", "try"}
 QUIET_TOOLS = {"read", "grep", "glob", "todo", "jobs", "skill"}
 
 STATES = {

@@ -336,7 +336,7 @@ async def test_old_outputs_go_when_there_are_too_many(ctx, call, monkeypatch):
 
 
 async def test_endless_output_is_stopped(ctx, call, monkeypatch):
-    monkeypatch.setattr("k3agent.tools.shell.MAX_OUTPUT_BYTES", 3 << 20)
+    monkeypatch.setattr("k3agent.tools.support.commands.MAX_OUTPUT_BYTES", 3 << 20)
     text = await call("shell", command="yes", timeout_s=30)
     assert text.endswith("\n[more than 3 MB of output; killed]")
 

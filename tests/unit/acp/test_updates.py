@@ -48,6 +48,21 @@ async def test_commands_are_drawn_as_terminals_where_the_editor_can() -> None:
     assert sent[1]["_meta"]["terminal_exit"]["exit_code"] == 0
 
 
+def test_a_search_shows_its_command_and_then_the_change() -> None:
+    sent: list[dict[str, Any]] = []
+    shown = updates.Updates(sent.append, CWD, 1000)
+    arguments = '{"path": "a.py", "line": 3, "command": "make test"}'
+    shown.event(event(CallProposed, call_id="c", tool="try", arguments=arguments, summary="try"))
+    text = "Tried 1 of 2 changes. After this one the command succeeds:\n@@ line 3 @@\n-a\n+b\n[exit code 0]"
+    result = ToolResult(call_id="c", content=(TextPart(text=text),))
+    shown.event(
+        event(CallEnded, call_id="c", tool="try", result=result, duration_s=0.1, files=("a.py",), exit_code=0)
+    )
+    assert (sent[0]["kind"], sent[0]["locations"]) == ("edit", [{"path": str(CWD / "a.py"), "line": 3}])
+    assert "make test" in str(sent[0]["content"]) and "+b" in str(sent[1]["content"])
+    assert sent[1]["locations"] == [{"path": str(CWD / "a.py")}]
+
+
 def test_long_and_hidden_text_is_shown_bounded_and_marked() -> None:
     shown = toolcalls.shown("x" * 200_000)
     assert len(shown) < toolcalls.MAX_SHOWN_CHARS + 100

@@ -525,6 +525,9 @@ def test_names_and_arguments_go_both_ways() -> None:
         "line": None,
     }
     assert arguments_from("edit", {**told, "unknown": 1}, before) == {**before, "path": "/w/a.py"}
+    told = input_of("try", {"path": "a.py", "line": 1, "command": "make"}, (), Path("/w"))
+    assert told == {"file_path": "/w/a.py", "line": 1, "command": "make"}
+    assert names_of("try") == ("try", "Edit", "Bash")
     assert "Edit" in names_of("patch") and names_of("mcp__x__y") == ("mcp__x__y",)
 
 

@@ -162,6 +162,19 @@ def test_the_compact_refusal_asks_for_a_change() -> None:
     assert RepetitionPolicy(Profile.FULL, [failed]).refusal_before("edit", '{"a": 1}') is None
 
 
+def test_the_compact_refusal_of_a_search_that_found_nothing() -> None:
+    policy = RepetitionPolicy(Profile.COMPACT, [row("try", '{"a": 1}', "Tried 9 changes: ...")])
+    assert policy.refusal_before("try", '{"a": 1}') is not None
+    assert policy.refusal_before("try", '{"a": 2}') is None
+    policy.add(row("edit", "{}", "Edited", files=("x",)))
+    assert policy.refusal_before("try", '{"a": 1}') is None
+    found = row("try", '{"a": 1}', "Tried 2 of 9 changes.", files=("a.py",))
+    stopped = row("try", '{"a": 2}', "Interrupted", CallState.INTERRUPTED)
+    policy = RepetitionPolicy(Profile.COMPACT, [found, stopped])
+    assert policy.refusal_before("try", '{"a": 1}') is None
+    assert policy.refusal_before("try", '{"a": 2}') is None
+
+
 def test_invalid_steps_in_a_row() -> None:
     bad = [row("read", str(n), str(n), CallState.INVALID, step=f"m{n}") for n in range(3)]
     assert RepetitionPolicy(Profile.FULL, bad).end_reason() is not None

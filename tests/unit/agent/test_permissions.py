@@ -65,6 +65,81 @@ def test_names_that_only_look_protected_are_not(judge: Judge) -> None:
         assert judge.write(path) is Action.ALLOW
 
 
+# --- a tool that writes and runs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "action"),
+    [
+        ("plan", Action.DENY),
+        ("default", Action.ASK),
+        ("accept-edits", Action.ASK),
+        ("auto", Action.ALLOW),
+    ],
+)
+def test_a_search_is_judged_as_an_edit_and_as_a_command(judge: Judge, mode: str, action: Action) -> None:
+    assert judge.trial("a.py", "make test", mode) is action
+
+
+def test_the_stricter_part_of_a_search_decides(judge: Judge) -> None:
+    for path, command in (("../out.py", "make test"), (".git/config", "make test"), ("a.py", "rm -rf ..")):
+        assert judge.trial(path, command) is Action.ASK, (path, command)
+        assert judge.trial(path, command, "default", allow=("edit(a.py)", "shell(make test)")) is Action.ASK
+
+
+@pytest.mark.parametrize(
+    ("mode", "rules", "left"),
+    [
+        ("auto", {}, ["b.py"]),
+        ("auto", {"deny": ("edit(b.py)",)}, []),
+        ("auto", {"deny": ("try(b.py)",)}, []),
+        ("default", {}, ["b.py"]),
+        ("default", {"allow": ("edit", "shell")}, ["b.py", "../elsewhere.py", ".env"]),
+        ("default", {"allow": ("edit(a.py)", "shell")}, []),
+        ("plan", {}, []),
+    ],
+)
+def test_of_the_files_that_a_search_can_do_without_those_as_free_as_the_others_are_left(
+    judge: Judge, mode: str, rules: dict[str, tuple[str, ...]], left: list[str]
+) -> None:
+    permissions = judge.permissions(mode, **rules)
+    names = ("b.py", ".git/c.py", "../elsewhere.py", ".env")
+    more = tuple((judge.cwd / name).resolve() for name in names)
+    own = judge.cwd.resolve() / "a.py"
+    access = permissions.narrowed("try", Access(writes=(own,), more=more, runs="make test"))
+    assert access.writes == (own, *((judge.cwd / name).resolve() for name in left)) and access.more == ()
+    assert permissions.narrowed("edit", Access(writes=(own,))).writes == (own,)
+
+
+def test_a_question_about_a_search_names_all_files(judge: Judge) -> None:
+    writes = tuple((judge.cwd / name).resolve() for name in ("a.py", "b.py"))
+    verdict = judge.permissions("default").judge("try", Access(writes=writes, runs="true"))
+    assert verdict.action is Action.ASK and "it would write a.py; it would write b.py" in verdict.reason
+
+
+@pytest.mark.parametrize("rule", ["try", "edit", "shell", "edit(a.py)", "shell(make:*)", "try(a.py)", "t*"])
+def test_rules_for_either_part_deny_a_search(judge: Judge, rule: str) -> None:
+    assert judge.trial("a.py", "make test", deny=(rule,), allow=("try",)) is Action.DENY
+
+
+@pytest.mark.parametrize(
+    ("allow", "action"),
+    [
+        (("try",), Action.ALLOW),
+        (("edit(./**)", "shell(make:*)"), Action.ALLOW),
+        (("edit", "shell"), Action.ALLOW),
+        (("edit(./**)",), Action.ASK),
+        (("shell(make:*)",), Action.ASK),
+        (("try(a.py)",), Action.ASK),
+        (("write", "read"), Action.ASK),
+    ],
+)
+def test_both_parts_of_a_search_have_to_be_allowed(
+    judge: Judge, allow: tuple[str, ...], action: Action
+) -> None:
+    assert judge.trial("a.py", "make test", "default", allow=allow) is action
+
+
 # --- rules ------------------------------------------------------------------------------------------------
 
 

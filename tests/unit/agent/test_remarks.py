@@ -153,6 +153,11 @@ def test_what_is_still_there_was_not_deleted(calls: list[CallRow], tmp_path: Pat
     assert unfounded("Deleted `tests/`.", calls, tmp_path) == "Deleted `tests/`"
 
 
+def test_a_search_that_found_nothing_mended_nothing(tmp_path: Path) -> None:
+    search = replace(ran("python -m pytest -q", 1), tool="try")
+    assert unfounded("Fixed the bug in a.py.", [search], tmp_path) == "Fixed the bug in a.py"
+
+
 def test_what_commands_may_have_done(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     assert not unfounded("Deleted `gone/`.", [ran("rm -r gone")], tmp_path)

@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.agents import DONE, ReplayClient, call, check_prefixes, options, start, step, story
+from support.agents import (
+    COMPACT,
+    DONE,
+    FULL,
+    ReplayClient,
+    call,
+    check_prefixes,
+    options,
+    start,
+    step,
+    story,
+)
 from support.killing import Killed, Killer, abandon
 
 from k3agent.agent import emitter, transcript
@@ -22,6 +33,7 @@ from k3agent.agent import step as step_module
 from k3agent.agent.resume import UNKNOWN, is_settled
 from k3agent.agent.session import Limits, Session
 from k3agent.events import MessageAdded, TurnEnded, TurnOutcome
+from k3agent.providers.base import ModelInfo
 from k3agent.store import database, journal, snapshotrows
 from k3agent.store.sessions import SessionStore
 from k3agent.types import Finish, Finished, Origin, TextDelta, Usage
@@ -139,8 +151,10 @@ def test_any_interleaving_of_kill_and_resume_ends_the_same(
 # --- what is said in each case ----------------------------------------------------------------------------
 
 
-async def killed_at(root: Path, killer: Killer, answers: list[Any], at: int) -> tuple[str, ReplayClient]:
-    client = ReplayClient(answers)
+async def killed_at(
+    root: Path, killer: Killer, answers: list[Any], at: int, info: ModelInfo = FULL
+) -> tuple[str, ReplayClient]:
+    client = ReplayClient(answers, info=info)
     killer.arm(None)
     session = await Session.create(options(root, client))
     killer.arm(at)
@@ -182,6 +196,29 @@ async def test_an_edit_is_settled_by_looking_at_the_file(tmp_path: Path, killer:
     assert files_of(workspace) == {"a.py": "x x = 1\n"}
     result = next(result for message in session.messages for result in message.results)
     assert result.text.startswith("Done: a.py changed." if at == BEFORE_RESULT else "Edited a.py (1")
+    await session.aclose()
+
+
+@pytest.mark.parametrize(
+    ("at", "text", "after"),
+    [
+        (AFTER_INTENT, "(k3agent was stopped during this call. a.py is as it was before it.)", "x = 1 - 2\n"),
+        (BEFORE_RESULT, "Done: a.py changed. (k3agent was stopped during this call and found", "x = 1 + 2\n"),
+    ],
+)
+async def test_a_search_is_not_made_again(
+    tmp_path: Path, killer: Killer, at: int, text: str, after: str
+) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "a.py").write_text("x = 1 - 2\n")
+    answers = [step(call("try", path="a.py", line=1, command="grep -q '1 + 2' a.py")), DONE]
+    session_id, client = await killed_at(tmp_path, killer, answers, at, COMPACT)
+    session = await Session.resume(session_id, options(tmp_path, client))
+    await session.continue_turn()
+    (result,) = [result for message in session.messages for result in message.results]
+    assert result.text.startswith(text) and is_settled(result.text)
+    assert result.is_error is (at == AFTER_INTENT)
+    assert files_of(tmp_path / "ws") == {"a.py": after}
     await session.aclose()
 
 

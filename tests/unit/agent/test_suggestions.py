@@ -53,4 +53,8 @@ def test_rules_for_files_stay_in_the_workspace(tmp_path: Path) -> None:
     permissions = Permissions(mode="default", allow=("edit(./**)",), deny=(), territory=territory)
     assert permissions.judge("edit", Access(writes=(inside,))).action is Action.ALLOW
     assert permissions.judge("edit", Access(writes=(outside,))).action is Action.ASK
+    search = Access(writes=(inside,), runs="pytest -q a.py")
+    assert rules_for("try", search, tmp_path) == ("edit(./**)", "shell(pytest:*)")
+    assert rules_for("try", Access(writes=(outside,), runs="pytest -q a.py"), tmp_path) == ()
+    assert rules_for("try", Access(writes=(inside,), runs="pytest > log"), tmp_path) == ()
     assert rules_for("fetch", Access(connects=("example.org",)), tmp_path) == ("fetch(example.org)",)

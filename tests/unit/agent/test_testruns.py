@@ -104,6 +104,17 @@ def test_the_last_run_counts_and_what_came_after_it() -> None:
         assert run is not None and run.warning == ""
 
 
+def test_a_search_for_a_change_ran_the_tests_last() -> None:
+    failed = row("pytest", "1 failed in 0.01s\n[exit code 1]")
+    head = "After this one the command succeeds:\n@@ line 1 @@\n-a\n+b\n[exit code 0]"
+    found = row("pytest a.py", f"Tried 2 of 9 changes. {head}", "a.py", tool="try")
+    run = last_run([failed, found])
+    assert run is not None and (run.outcome, run.is_latest, run.warning) == ("passed", True, "")
+    none = "Tried 9 changes: the command fails after each. a.py is as it was.\n[exit code 1]"
+    run = last_run([row("pytest", "1 passed in 0.01s\n[exit code 0]"), row("pytest a.py", none, tool="try")])
+    assert run is not None and run.warning == "The last test run failed: pytest a.py (exit code 1)."
+
+
 def test_a_long_command_is_shown_short() -> None:
     run = last_run([row("pytest " + "x" * 500 + "\n", "no tests ran in 0.1s\n[exit code 5]")])
     assert run is not None and len(run.warning) < 180

@@ -127,7 +127,7 @@ async def test_the_compact_profile_is_a_constant_prompt_with_six_tools(tmp_path:
     run = await start(tmp_path, answers, info=COMPACT, append_system_prompt="extra", effort=Effort.MAX)
     await run.session.submit("list")
     request = run.client.requests[0]
-    assert [spec.name for spec in request.tools] == ["read", "write", "edit", "grep", "glob", "shell"]
+    assert [spec.name for spec in request.tools] == ["read", "write", "edit", "grep", "glob", "shell", "try"]
     assert request.system == COMPACT_PROMPT
     assert request.effort is Effort.LOW
     assert [message.origin for message in request.messages] == [Origin.HUMAN]

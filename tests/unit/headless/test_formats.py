@@ -139,6 +139,9 @@ def test_progress_shows_diffs_in_color_and_errors() -> None:
     progress.event(CallEnded(**HEAD, call_id="c", tool="edit", result=result, duration_s=0.1))
     assert "\x1b[32m  +y\x1b[0m\n" in out
     assert "\x1b[31m  -x\x1b[0m\n" in out
+    out.clear()
+    progress.event(CallEnded(**HEAD, call_id="c", tool="try", result=result, duration_s=0.1))
+    assert "\x1b[32m  +y\x1b[0m\n" in out
     progress.ended(end(exit_code=1, errors=["it broke"], outcome=TurnOutcome.PROVIDER))
     assert any("it broke" in line for line in out)
     assert any("--resume s" in line for line in out)

@@ -59,6 +59,7 @@ def test_compact_form_is_frozen():
         "Search file contents with a regular expression.",
         "List files and folders that match a pattern.",
         "Run a command in the workspace and show its output.",
+        "Try small changes around a line until a command succeeds.",
     ]
     assert [(tool.name, json.dumps(tool.parameters, separators=(",", ":"))) for tool in tools] == [
         (
@@ -91,6 +92,11 @@ def test_compact_form_is_frozen():
             "shell",
             '{"properties":{"background":{"type":"boolean"},"command":{"type":"string"},'
             '"timeout_s":{"type":"integer"}},"required":["command"],"type":"object"}',
+        ),
+        (
+            "try",
+            '{"properties":{"command":{"type":"string"},"line":{"type":"integer"},"path":{"type":"string"}},'
+            '"required":["path","line","command"],"type":"object"}',
         ),
     ]
 

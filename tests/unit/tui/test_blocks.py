@@ -150,8 +150,9 @@ def test_a_difference_has_numbers_and_two_columns_where_there_is_room() -> None:
     diff = "Edited a.py.\n@@ line 9 @@\n before\n-old = 1\n+new = 2\n after"
     kinds = [(line.kind, line.number) for line in parse_diff(diff)]
     assert kinds == [("h", 0), ("@", 9), (" ", 9), ("-", 10), ("+", 10), (" ", 11)]
-    narrow = [line.rstrip() for line in texts(tool(diff, "edit"), 80)]
-    assert " │ 10 - old = 1" in narrow and " │ 10 + new = 2" in narrow
+    for name in ("edit", "try"):
+        narrow = [line.rstrip() for line in texts(tool(f"{diff}\n[exit code 0]", name), 80)]
+        assert " │ 10 - old = 1" in narrow and " │ 10 + new = 2" in narrow
     wide = "\n".join(texts(tool(diff, "edit"), 200))
     assert any("old = 1" in row and "new = 2" in row for row in wide.split("\n"))
 
