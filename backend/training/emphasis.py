@@ -27,8 +27,8 @@ _LONGEST = 1500
 _NEW = b'key="new" type="string"<|sep|>'
 _PART = re.compile(rb"\w+|\s|[^\w\s]")
 _TASK = re.compile(rb"(?:\d+ tasks\. The first|Task \d+ of \d+):")
-_ARROW = re.compile(rb"(\S+) (?:->|becomes) (\S+?)(: no\.)?[:.;]?(?=\s|$)")
-"""A change that is announced, or one that is told of as tried in vain."""
+_ARROW = re.compile(rb"(\S+) (?:->|becomes) (\S+?)[:.;]?(?=\s|$)")
+"""A change that is announced."""
 _LINE = re.compile(
     rb"\S+ stands only in line \d+; line \d+ (?:also )?has \S+: [^.]+\."
     rb"|Line \d+ has \S+: (?:\S+ is missing|\S+ is too much|\S+ for \S+)\.|\b(?i:line) (\d+)"
@@ -82,8 +82,6 @@ def _changes(text: bytes, edits: list[dict[str, str]]) -> Iterator[tuple[int, in
     """Where the rendered message says what is changed: in the thought and in the arguments."""
     thought = text[: text.find(b"<|close|>")]
     for match in _ARROW.finditer(thought):
-        if match[3]:
-            continue
         for begin, end in _differences(match[1], match[2]):
             yield match.start(2) + begin, match.start(2) + end
     at = 0

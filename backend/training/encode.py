@@ -23,10 +23,11 @@ from k3agent.tools.grep import GrepTool
 from k3agent.tools.read import ReadTool
 from k3agent.tools.shell import ShellTool
 from k3agent.tools.specs import spec
+from k3agent.tools.trial import TrialTool
 from k3agent.tools.write import WriteTool
 
 NANO = Path(__file__).resolve().parent.parent / "weights" / "nano"
-TOOLS = (ReadTool, WriteTool, EditTool, GrepTool, GlobTool, ShellTool)
+TOOLS = (ReadTool, WriteTool, EditTool, GrepTool, GlobTool, ShellTool, TrialTool)
 MAX_TOKENS = 4096
 MAX_LONG_TOKENS = 16_384
 """Of an episode of the last stage, in which files, outputs and conversations are long."""
@@ -48,7 +49,7 @@ def system_text() -> str:
 
 
 def tool_declarations() -> list[Message]:
-    """The six tools as the compact profile declares them.
+    """The tools as the compact profile declares them.
 
     Providers tidy schemas before they send them; these are tidy already (a test compares the bytes).
     """

@@ -19,8 +19,13 @@ _GIVES = re.compile(r"(?:(?P<head>return|yield) )?(?P<target>[\w.\[\]'\"]+)(?: =
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 _OPERAND = r"[\w.]+(?:\[[^\[\]]+\])?"
 _SUM = rf"(?P<one>{_OPERAND}) (?P<sign>[-+]) (?P<two>{_OPERAND})"
-_BEFORE = re.compile(rf"(?P<by>{_OPERAND} (?:\*|//|/|%)) \({_SUM}\)(?![.\[])")
-_AFTER = re.compile(rf"(?<![\w.])\({_SUM}\) (?P<by>(?:\*|//|/|%) {_OPERAND})")
+_BEFORE = re.compile(
+    rf"(?<![\w.)\]*/%])(?<![*/%] )(?P<by>{_OPERAND} (?:\*|//|/|%)) \({_SUM}\)(?![.\[]| ?\*\*)"
+)
+_AFTER = re.compile(rf"(?<![\w.)\]])\({_SUM}\) (?P<by>(?:\*|//|/|%) {_OPERAND})(?![\w.(\[]| ?\*\*)")
+"""A sum in brackets before or after a factor that nothing binds more tightly than the sign beside it."""
+_PLACE = re.compile(r"(?!(?:None|True|False)\b)[A-Za-z_][\w.]*(?:\[[^\[\]]+\])?$")
+"""A name, an attribute, or what stands at a key or an index: no constant."""
 
 
 def gives(text: str) -> tuple[str, str]:
@@ -61,7 +66,7 @@ def _is_like(one: str, two: str) -> bool:
     return len(first) == len(second) and is_word and len(one) <= LONGEST_VALUE
 
 
-def alike_said(rows: Rows, line: int, old: str, new: str) -> str:
+def alike_said(rows: Rows, head: str, line: int, old: str, new: str) -> str:
     """That two lines take the same value where they should not, or which value a name or key tells of."""
     target, value = gives(old)
     name, right = gives(new)
@@ -70,7 +75,7 @@ def alike_said(rows: Rows, line: int, old: str, new: str) -> str:
     beside = [(number, *gives(text)) for number, text in rows if 0 < abs(number - line) <= NEAR]
     same = [number for number, other, has in beside if has == value and other != target]
     is_free = all(has != right for _, _, has in beside)
-    if same and is_free and _is_like(value, right):
+    if same and is_free and _is_like(value, right) and _is_in_view([(0, head), *rows], target, right):
         one, two = sorted((line, same[0]))
         return f"lines {one} and {two} both take {value}, none takes {right}"
     before, after = (set(re.findall(r"[a-z]{3,}", text.lower())) for text in (value, right))
@@ -78,6 +83,13 @@ def alike_said(rows: Rows, line: int, old: str, new: str) -> str:
     if own & (after - before) and not own & (before - after):
         return f"the name {target} tells of {right}, not of {value}"
     return ""
+
+
+def _is_in_view(rows: Rows, target: str, right: str) -> bool:
+    """Whether a value is a name, a key or an index whose words the lines or the target have."""
+    seen = set(re.findall(r"[A-Za-z_]\w*", "\n".join([target, *(text for _, text in rows)])))
+    seen.update(target.split("_"))
+    return bool(_PLACE.match(right)) and set(re.findall(r"[A-Za-z_]\w*", right)) <= seen
 
 
 def brackets_said(rows: Rows, head: str, old: str, new: str, failure: Failure) -> str:

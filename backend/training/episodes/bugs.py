@@ -82,6 +82,16 @@ class Broken:
         return (*self.func.cases[0], "?")
 
 
+def _failing_first(func: Func, bug: Bug) -> None:
+    """Put the cases that a bug breaks in front: tests take some of them, the first ones."""
+    scope: dict[str, object] = dict(func.constants)
+    try:
+        exec("\n".join(with_bug(func, bug).source()), scope)
+    except SyntaxError:
+        return
+    func.cases.sort(key=lambda case: outcome(scope[func.name], case[0]) == repr(case[1]))
+
+
 def _usable(func: Func) -> bool:
     return (
         bool(func.cases)
@@ -207,6 +217,7 @@ def draw_broken(ctx: Setting) -> Broken | None:
     index = changed[0]
     bad_lines = text.split("\n")
     bad_lines[start - 1 + index] = broken[index]
+    _failing_first(func, bug)
     test_path, test_text = _test_for(ctx, module, func, style, tests)
     if test_path == module.path:
         return None
@@ -317,6 +328,7 @@ def draw_several(ctx: Setting) -> list[Broken] | None:
         line = place[0] + changed[0]
         marks.append((func, bug, line, broken[changed[0]], place[1][changed[0]]))
         rows[line - 1] = broken[changed[0]]
+        _failing_first(func, bug)
     kind = rng.choice(("pytest", "pytest", "unittest"))
     test_path = f"{tests}test_{module.stem}.py"
     if test_path in ctx.facts.files or test_path == module.path:

@@ -87,7 +87,7 @@ def evidence(rows: Rows, line: int, old: str, new: str, failure: Failure) -> str
         _of_error(rows, line, old, new, failure)
         or _of_line(rows, line, old, new, failure.error)
         or brackets_said(body, head, old, new, failure)
-        or alike_said(body, line, old, new)
+        or alike_said(body, head, line, old, new)
         or _of_names(rows, line, old, new, failure.error)
         or _of_branches(rows, line, old, new, failure.error)
         or _of_bounds(rows, old, new, failure)
@@ -126,7 +126,7 @@ def _of_error(rows: Rows, line: int, old: str, new: str, failure: Failure) -> st
         return f"{_kind(match[1])} has {after}, not {before}" if hasattr(_TYPES.get(match[1]), after) else ""
     if (before, after) == ("sum", "len") and (match := re.search(r"\+: 'int' and '(\w+)'", error)):
         return f"sum() adds {_kind(match[1])} to a number"
-    if (before, after) == ("-", "+") and "'str' and 'str'" in error:
+    if (before, after) in (("-", "+"), ("-=", "+=")) and "'str' and 'str'" in error:
         return "two texts: only + joins them"
     if before and error.startswith("KeyError: ") and error[10:].strip("'\"") == before.strip("'\""):
         return f"the key {error[10:]} is not there{_elsewhere(rows, line, after)}"

@@ -61,6 +61,13 @@ class Grammar:
                 return Expr(name, name)
         return Expr("{}", "an empty dict")
 
+    def unlike(self, one: Expr, kind: str, depth: int = 0) -> Expr:
+        """A random expression that is not, and does not begin with, the one that it stands beside."""
+        while True:
+            other = self.make(kind, depth)
+            if not f"{other.code} ".startswith(f"{one.code} "):
+                return other
+
     def make(self, kind: str, depth: int) -> Expr:
         """A random expression of a type."""
         if depth <= 0:
@@ -76,7 +83,7 @@ def binary(operator: str, level: int, *phrases: str, right_level: int | None = N
 
     def make(grammar: Grammar, depth: int) -> Expr:
         left = grammar.make("int", depth - 1)
-        right = grammar.make("int", depth - 2)
+        right = grammar.unlike(left, "int", depth - 2)
         words = grammar.rng.choice(phrases).format(left.words, right.words)
         return Expr(f"{left.inside(level)} {operator} {right.inside(right_level or level)}", words, level)
 
@@ -87,7 +94,8 @@ def compare(operator: str, *phrases: str) -> Maker:
     """A production for comparing numbers."""
 
     def make(grammar: Grammar, depth: int) -> Expr:
-        left, right = grammar.make("int", depth - 1), grammar.leaf("int")
+        left = grammar.make("int", depth - 1)
+        right = grammar.unlike(left, "int")
         words = grammar.rng.choice(phrases).format(left.words, right.words)
         return Expr(f"{left.inside(4)} {operator} {right.inside(4)}", words, 3)
 
@@ -108,7 +116,8 @@ def pair(kinds: tuple[str, str], code: str, *phrases: str, level: int = 9) -> Ma
     """A production with two inner expressions of given types."""
 
     def make(grammar: Grammar, depth: int) -> Expr:
-        first, second = grammar.make(kinds[0], depth - 1), grammar.leaf(kinds[1])
+        first = grammar.make(kinds[0], depth - 1)
+        second = grammar.unlike(first, kinds[1])
         text = code.format(first.inside(8), second.inside(8))
         return Expr(text, grammar.rng.choice(phrases).format(first.words, second.words), level)
 
@@ -149,7 +158,7 @@ def f_string(grammar: Grammar, depth: int) -> Expr:
     """Text with values filled in."""
     rng = grammar.rng
     first = grammar.leaf(rng.choice(("str", "int")))
-    second = grammar.leaf(rng.choice(("str", "int")))
+    second = grammar.unlike(first, rng.choice(("str", "int")))
     link = rng.choice((": ", " ", ", ", "-", " of ", " = ", "/"))
     if "'" in first.code + second.code or "{" in first.code + second.code:
         return grammar.leaf("str")
@@ -163,7 +172,8 @@ def conditional(kind: str) -> Maker:
     """`a if test else b`."""
 
     def make(grammar: Grammar, depth: int) -> Expr:
-        test, first, second = grammar.make("bool", 1), grammar.make(kind, depth - 1), grammar.leaf(kind)
+        test, first = grammar.make("bool", 1), grammar.make(kind, depth - 1)
+        second = grammar.unlike(first, kind)
         return Expr(
             f"{first.inside(2)} if {test.code} else {second.code}",
             f"{first.words} if {test.words}, else {second.words}",

@@ -40,6 +40,10 @@ class Gap:
     tests: str
     sample: UnitSample
 
+    def works(self, text: str) -> bool:
+        """Whether a text of the file has it right."""
+        return self.sample.works(text)
+
     @property
     def files(self) -> dict[str, str]:
         """What is written before the task."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from k3agent.backend.training.episodes.concepts import Func, copy_value
+from k3agent.backend.training.episodes.memory import bounded
 from k3agent.backend.training.episodes.slips import Around, applied, slips
 
 Rule = tuple[str, str]
@@ -285,11 +286,11 @@ def multiplies_other(bug: Bug) -> bool:
 
 
 class TooManySteps(Exception):
-    """Code with a bug in it does not come to an end."""
+    """Code with a bug in it does not come to an end, or takes all memory."""
 
 
 def limited(call: Callable[[], Any]) -> Any:
-    """What a call gives, if it comes to an end within so many lines. Raises TooManySteps."""
+    """What a call gives, if it ends within so many lines and so much memory. Raises TooManySteps."""
     steps = 0
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
@@ -300,11 +301,14 @@ def limited(call: Callable[[], Any]) -> Any:
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        return call()
-    finally:
-        sys.settrace(before)
+    with bounded():
+        sys.settrace(trace)
+        try:
+            return call()
+        except MemoryError:
+            raise TooManySteps from None
+        finally:
+            sys.settrace(before)
 
 
 def outcome(function: Any, args: tuple[Any, ...]) -> str:

@@ -4,6 +4,7 @@ import keyword
 import random
 import re
 import traceback
+from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import partial
 
@@ -22,6 +23,11 @@ ONLY_HERE = "stands only"
 """What is said of a name that only one line has."""
 _NAME = re.compile(r"[A-Za-z_]\w{2,}")
 _SLIPPING = re.compile(r"(?<![\w'\"])(self\.|\w+\.)?([A-Za-z_]\w{3,})\b(?!['\"])|\[['\"](\w{4,})['\"]\]")
+_TEXT = re.compile(
+    r"#.*|(?<!\w)[A-Za-z]{0,2}(?P<block>\"\"\"|''')"
+    r"|(?<!\w)(?P<kind>[A-Za-z]{0,2})(?P<quote>['\"])(?P<text>(?:\\.|(?!(?P=quote)).)*)(?P=quote)"
+)
+"""A comment, the begin of a text of several lines, a text."""
 _KEEP = frozenset((*keyword.kwlist, "self"))
 
 
@@ -32,10 +38,12 @@ def near_hint(view: View, line: int, old: str, new: str) -> str:
     wrong, right = changed_part(old, new)
     if not _NAME.fullmatch(wrong) or not _NAME.fullmatch(right):
         return ""
-    places = {number: set(_NAME.findall(text)) for number, text in view.lines if number != line}
-    rest = re.sub(rf"\b{wrong}\b", " ", old)
+    code = dict(_code(view.lines))
+    places = {number: set(_NAME.findall(text)) for number, text in code.items() if number != line}
+    rest = re.sub(rf"\b{wrong}\b", " ", code.get(line, old))
     words = set(_NAME.findall(rest)).union(*places.values())
-    if wrong in words or _closest(wrong, words) != [right]:
+    is_elsewhere = any(wrong in _NAME.findall(text) for number, text in view.lines if number != line)
+    if is_elsewhere or _closest(wrong, words) != [right]:
         return ""
     above = [number for number, names in places.items() if right in names and number < line]
     if not above and right in _NAME.findall(rest):
@@ -43,6 +51,30 @@ def near_hint(view: View, line: int, old: str, new: str) -> str:
     else:
         there = f"line {max(above) if above else min(n for n, names in places.items() if right in names)}"
     return f" {wrong} {ONLY_HERE} in line {line}; {there} has {right}: {letters_apart(wrong, right)}."
+
+
+def _code(rows: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Lines without their comments and texts, but for what is filled in and for single words, like keys."""
+    block = ""
+    for number, line in rows:
+        kept, rest = "", line
+        while rest:
+            if block:
+                _, end, rest = rest.partition(block)
+                block = "" if end else block
+                continue
+            match = _TEXT.search(rest)
+            if match is None:
+                kept += rest
+                break
+            kept += rest[: match.start()]
+            rest, block = rest[match.end() :], match["block"] or ""
+            text = match["text"] or ""
+            if text.isidentifier():
+                kept += match.group()
+            elif "f" in (match["kind"] or "").lower():
+                kept += f" {' '.join(re.findall(r'{([^{}]*)}', text))} "
+        yield number, kept
 
 
 def _closest(wrong: str, words: set[str]) -> list[str]:

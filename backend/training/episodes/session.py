@@ -40,6 +40,8 @@ class Session:
     slips: bool = False
     notes: list[str] = field(default_factory=list)
     """What the report must say besides: near matches that were taken."""
+    command: str = ""
+    """The shell's last command."""
     gave_up: bool = False
     """Whether the present task ended with a report that an edit failed."""
 
@@ -72,6 +74,8 @@ class Session:
                 ],
             }
         )
+        if name == "shell":
+            self.command = str(args["command"])
         result = self.box.call(name, args)
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": result.text})
         self.size += len(think) + len(result.text) + sum(len(str(value)) for value in args.values()) + 60

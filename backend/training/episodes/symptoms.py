@@ -6,8 +6,6 @@ import ast
 import re
 from typing import Any
 
-from k3agent.backend.training.episodes.editing import changed_part
-
 _SIDES = re.compile(
     r"^(?:AssertionError: )?(?:assert )?(.+?) (?:==|!=|is not|is) (.+?)"
     r"(?: ± .+| within \d+ places .+)?(?: : .*)?$"
@@ -26,20 +24,6 @@ _MET: tuple[tuple[str, str], ...] = (
     (r"'(builtin_function_or_method|method)'", "A method is not called: ()?"),
 )
 """Errors of values that do not go together, and what that means."""
-_POINTS: tuple[tuple[str, str], ...] = (
-    ("len()", r"\blen\("),
-    ("int()", r"\b(int|float|len)\("),
-    ("str()", r"\b(str|f['\"])"),
-    ("()?", r"\w\(\)"),
-    ("off by one", r"\d|[<>]|len"),
-    ("opposite", r"\bnot\b|[=!]=|[<>]|\bis\b|True|False|\band\b|\bor\b|\ball\b|\bany\b"),
-    ("return missing", r"\breturn\b"),
-    ("turned round", r"reverse|-1|sorted|insert"),
-    ("Capitals", r"lower|upper|title|capitalize"),
-    ("The sign", r"[-+]|abs"),
-    ("division", r"/|\bint\(|\bround\("),
-)
-"""What a symptom says that a change is about."""
 
 
 def symptom(error: str) -> str:
@@ -68,12 +52,6 @@ def _of_kinds(error: str) -> str:
             kind = next((group for group in match.groups() if group), "")
             return said.format(kind, "int()" if kind == "str" else "len()")
     return ""
-
-
-def points_to(said: str, old: str, new: str) -> bool:
-    """Whether a symptom says that a change from one line to another is of the likely kind."""
-    apart = " ".join(changed_part(old, new))
-    return any(part in said and re.search(pattern, apart) for part, pattern in _POINTS)
 
 
 def case_said(code: str) -> str:

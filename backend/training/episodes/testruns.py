@@ -93,7 +93,8 @@ def parse_run(text: str) -> Run:
 
 def _listed(lines: list[str]) -> list[Failure]:
     """The failures that the summary names, where nothing is told of them."""
-    found = [re.match(r"^FAILED (?:\S+::)?([^\s:]\S*)(?: - (.*))?$", line) for line in lines]
+    name = r"[^\s:\[][^\s\[]*(?:\[.*?\])?"
+    found = [re.match(rf"^FAILED (?:[^\s\[]+::)?({name})(?: - (.*))?$", line) for line in lines]
     return [Failure(match[1], error=match[2] or "") for match in found if match]
 
 

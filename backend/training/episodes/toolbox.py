@@ -33,6 +33,7 @@ from k3agent.tools.grep import GrepTool
 from k3agent.tools.read import ReadTool
 from k3agent.tools.support import testruns
 from k3agent.tools.support.freshness import Freshness
+from k3agent.tools.trial import TrialTool
 from k3agent.tools.write import WriteTool
 
 REAL = {tool.name: tool for tool in (ReadTool(), WriteTool(), EditTool(), GrepTool(), GlobTool())}
@@ -52,7 +53,7 @@ FAILED_BEFORE = (
     " Change the arguments, look again, or report what is wrong."
 )
 """What the agent says to a small model that repeats a call that failed (a test compares the words)."""
-NAMES = ("read", "write", "edit", "grep", "glob", "shell")
+NAMES = ("read", "write", "edit", "grep", "glob", "shell", "try")
 
 
 REFUSABLE = {
@@ -96,8 +97,32 @@ class Machine:
     """What commands say whose programs are not on every computer."""
 
 
+class _Trial(TrialTool):
+    """The real tool, whose commands run in the toolbox: the first one, and those that a bug's own judge lets
+    through, since most changes need no test to be known as wrong.
+    """
+
+    def __init__(self, box: "Toolbox") -> None:
+        self._box = box
+
+    async def _code(self, command: str, limit_s: float, ctx: ToolContext) -> tuple[int | None, str]:
+        box = self._box
+        if box.tried is not None and not box.tried():
+            return 1, ""
+        said, _, last = box.shell(command).rpartition("\n")
+        code = int(last.removeprefix("[exit code ").removesuffix("]"))
+        return code, "\n".join(said.split("\n")[-10:])
+
+    def _now(self) -> float:
+        # No search of an episode ends for its time: how long it takes would show in its tokens.
+        return 0.0
+
+
 class Toolbox:
     """Calls tools in a workspace."""
+
+    tried: Callable[[], bool] | None = None
+    """Whether the command of `try` is to be run: the first time, or the change just made may be right."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -136,13 +161,13 @@ class Toolbox:
 
     def call(self, name: str, args: dict[str, Any]) -> Result:
         """Run one call; an edit that failed before is refused until something was changed or run."""
-        key = json.dumps(args, sort_keys=True) if name == "edit" else ""
+        key = json.dumps(args, sort_keys=True) if name in ("edit", "try") else ""
         if key in self._failed:
             return Result(f"Error: {FAILED_BEFORE}", True)
         result = self._call(name, args)
-        if result.is_error and key:
+        if key and (result.is_error or (name == "try" and not result.text.endswith("[exit code 0]"))):
             self._failed.add(key)
-        elif not result.is_error and name in ("write", "edit", "shell"):
+        elif not result.is_error and name in ("write", "edit", "shell", "try"):
             self._failed.clear()
         return result
 
@@ -152,24 +177,25 @@ class Toolbox:
 
     def _call(self, name: str, args: dict[str, Any]) -> Result:
         try:
-            if self.machine.edits_denied and name in ("write", "edit"):
+            if self.machine.edits_denied and name in ("write", "edit", "try"):
                 raise ToolError(self.machine.edits_denied.format(path=args["path"]))
+            if name == "try":
+                return Result(self._real(_Trial(self), args))
             if name in REAL:
-                return Result(self._real(name, args))
-            return Result(self._shell(str(args["command"])))
+                return Result(self._real(REAL[name], args))
+            return Result(self.shell(str(args["command"])))
         except ToolError as error:
             return Result(f"Error: {error}", True)
 
-    def _real(self, name: str, args: dict[str, Any]) -> str:
-        tool = REAL[name]
+    def _real(self, tool: Any, args: dict[str, Any]) -> str:
         try:
             parsed = tool.args.model_validate(args)
         except ValidationError as error:
             first = error.errors()[0]
             raise ToolError(
-                f"bad arguments for {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}."
+                f"bad arguments for {tool.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}."
             ) from error
-        step = tool.run(parsed, self.context)  # type: ignore[arg-type]
+        step = tool.run(parsed, self.context)
         try:
             step.send(None)
         except StopIteration as stop:
@@ -179,7 +205,9 @@ class Toolbox:
                 raise
             # A search that ripgrep must do: rare, so the loop is made for it alone.
             return asyncio.run(tool.run(parsed, self.context)).text or "(no output)"  # type: ignore[arg-type]
-        raise RuntimeError(f"the tool {name} waits for something; it must run without an event loop here")
+        raise RuntimeError(
+            f"the tool {tool.name} waits for something; it must run without an event loop here"
+        )
 
     def _python(self, argv: list[str]) -> tuple[str, int]:
         """Output and exit code of `python argv...`, test runs as the machine shows them."""
@@ -196,7 +224,8 @@ class Toolbox:
             return look.unittest_output(output), code
         return re.sub(r"\bin \d+\.\d+s\b", "in 0.02s", output), code
 
-    def _shell(self, command: str) -> str:
+    def shell(self, command: str) -> str:
+        """What the shell prints, and its last line."""
         machine = self.machine
         if machine.shell_denied:
             raise ToolError(machine.shell_denied)

@@ -2,6 +2,7 @@
 
 import builtins
 import re
+from collections.abc import Callable
 
 from k3agent.backend.training.episodes.editing import around
 from k3agent.backend.training.episodes.families.look import names_in
@@ -18,6 +19,7 @@ from k3agent.backend.training.episodes.policy import (
 from k3agent.backend.training.episodes.session import Report, Session
 from k3agent.backend.training.episodes.testruns import Failure, name_under_test
 
+There = Callable[[View, str], bool]
 HOPS = 3
 """How many further places are looked at before the search is given up."""
 OUTSIDE = re.compile(r"(^|/)test_\w*\.py$|(^|/)\w+_test\.py$|(^|/)conftest\.py$|^<|site-packages|/lib/python")
@@ -99,9 +101,11 @@ def called_in(view: View, name: str) -> list[str]:
 
 
 def follow(
-    session: Session, failure: Failure, name: str, view: View, is_there: "Seen"
+    session: Session, failure: Failure, name: str, view: View, is_there: "There"
 ) -> tuple[str, View] | None:
-    """Look further where the code in view is right: what it calls, then the callers in the traceback."""
+    """Look further where the code in view is right: what it calls, then the callers in the traceback.
+    `is_there`: whether the search ends at a function in view.
+    """
     seen = {name}
     found = _into(session, name, view, is_there, seen)
     if found is not None:
@@ -112,7 +116,7 @@ def follow(
         seen.add(outer)
         think = f"{name} looks right; what it got is wrong. {outer} calls it at {path}:{line}. Read there."
         view = around(session, path, line, think, inside=True)
-        if is_there(view):
+        if is_there(view, outer):
             return outer, view
         found = _into(session, outer, view, is_there, seen)
         if found is not None:
@@ -122,7 +126,7 @@ def follow(
 
 
 def _into(
-    session: Session, name: str, view: View, is_there: "Seen", seen: set[str]
+    session: Session, name: str, view: View, is_there: "There", seen: set[str]
 ) -> tuple[str, View] | None:
     """Look at what a function calls, and at what that calls."""
     queue = called_in(view, name)
@@ -140,18 +144,7 @@ def _into(
         place = places[0]
         view = around(session, place.path, place.line, f"It is at {place.at}. Read it.")
         name = called
-        if is_there(view):
+        if is_there(view, name):
             return name, view
         queue = called_in(view, name) + queue
     return None
-
-
-class Seen:
-    """Whether a bug's line is in view."""
-
-    def __init__(self, places: list[tuple[str, int]]) -> None:
-        self.places = places
-
-    def __call__(self, view: View) -> bool:
-        """True when one of the places is among the lines read."""
-        return any(view.path == path and any(n == line for n, _ in view.lines) for path, line in self.places)

@@ -7,6 +7,7 @@ process.
 import contextlib
 import gc
 import io
+import math
 import os
 import pickle
 import resource
@@ -22,10 +23,16 @@ import traceback
 from pathlib import Path
 from typing import Any, ClassVar
 
+from k3agent.backend.training.episodes.memory import room
+
 HEADER = struct.Struct("<I")
 TIMEOUT_S = 10
 CPU_S = 2
-"""What a command may compute: the longest of 200 test runs took a sixth of it."""
+"""What a command may compute: the longest of 200 test runs took a sixth of it; a slow machine gets more."""
+LOOP, LOOP_S = 100_000, 0.002
+"""Rounds of a loop, and what they take on a machine on which `CPU_S` is enough."""
+SLACK_S = 0.1
+"""By so much the times of a process that is killed for its limit may be short of it."""
 STOPPED_CODE = 124
 MAX_OUTPUT_BYTES = 4 << 20
 """Beyond it the program is stopped: it prints without end, and its tail would fill the memory."""
@@ -74,9 +81,9 @@ class Zygote:
         self._answer, answer_write = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            for handle in (self._ask, self._answer, *self._handles):
-                os.close(handle)
             try:
+                for handle in (self._ask, self._answer, *self._handles):
+                    os.close(handle)
                 _serve(ask_read, answer_write)
             except (BrokenPipeError, EOFError):
                 pass  # the parent has ended, perhaps in the middle of a command: nobody is left to tell
@@ -102,6 +109,29 @@ class Zygote:
             os.waitpid(self._pid, 0)
 
 
+def _loop_s() -> float:
+    """What the loop takes here, undisturbed."""
+    taken: list[float] = []
+    for _ in range(3):
+        begin = time.process_time()
+        for _ in range(LOOP):
+            pass
+        taken.append(time.process_time() - begin)
+    return min(taken)
+
+
+def cpu_seconds(loop_s: float) -> int:
+    """What a command may compute on a machine where the loop takes so long."""
+    return max(CPU_S, int(min(TIMEOUT_S, math.ceil(CPU_S * loop_s / LOOP_S))))
+
+
+def _cpu_limits(seconds: int) -> tuple[int, int]:
+    """The soft and hard limit of what a command computes: what a lower one that is there leaves."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    wanted = (seconds, seconds + 1)
+    return wanted if hard == resource.RLIM_INFINITY else (min(wanted[0], hard), min(wanted[1], hard))
+
+
 def _serve(ask: int, answer: int) -> None:
     """The zygote's loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -125,16 +155,17 @@ def _serve(ask: int, answer: int) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
+    seconds = cpu_seconds(_loop_s())
     while True:
         try:
             folder, argv = _receive(ask)
         except EOFError:
             return
-        _send(answer, _fork_and_run(folder, argv))
+        _send(answer, _fork_and_run(folder, argv, _cpu_limits(seconds)))
 
 
-def _fork_and_run(folder: str, argv: list[str]) -> tuple[str, int]:
-    """One command in a child."""
+def _fork_and_run(folder: str, argv: list[str], limits: tuple[int, int]) -> tuple[str, int]:
+    """One command in a child, with limits of what it computes."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -146,7 +177,8 @@ def _fork_and_run(folder: str, argv: list[str]) -> tuple[str, int]:
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
+            resource.setrlimit(resource.RLIMIT_AS, room())
+            resource.setrlimit(resource.RLIMIT_CPU, limits)
             code = _child(folder, argv)
         except BaseException as error:
             # The frames of this module are no part of what a shell would show.
@@ -164,9 +196,11 @@ def _fork_and_run(folder: str, argv: list[str]) -> tuple[str, int]:
     os.close(reader)
     if not ended:
         os.kill(pid, signal.SIGKILL)
-    _, wait_status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(wait_status) if ended else STOPPED_CODE
-    code = STOPPED_CODE if code == -signal.SIGXCPU else code
+    _, wait_status, used = os.wait4(pid, 0)
+    code = os.waitstatus_to_exitcode(wait_status)
+    # Who lets the signal of the first limit pass is killed at the second.
+    is_spent = code == -signal.SIGKILL and used.ru_utime + used.ru_stime > limits[0] - SLACK_S
+    code = STOPPED_CODE if not ended or code == -signal.SIGXCPU or is_spent else code
     return output.decode("utf-8", "replace"), code
 
 

@@ -14,6 +14,7 @@ from k3agent.backend.training.episodes.families.repair import (
     fixed,
     locate,
     mend,
+    play_found,
     reason,
     run_tests,
     wrong_turn,
@@ -21,9 +22,10 @@ from k3agent.backend.training.episodes.families.repair import (
 from k3agent.backend.training.episodes.families.running import output_of
 from k3agent.backend.training.episodes.policy import one_definition
 from k3agent.backend.training.episodes.registry import GOALS, Setting, goal
-from k3agent.backend.training.episodes.searching import draw_search, is_evident
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Session, TooLong, played
 from k3agent.backend.training.episodes.testruns import Failure, parse_run
+from k3agent.backend.training.episodes.tracing import view_function
+from k3agent.backend.training.episodes.trying import Search, is_there
 from k3agent.backend.training.episodes.unitbugs import draw_any
 from k3agent.backend.training.episodes.wording import say
 
@@ -160,21 +162,18 @@ def repair_checked(session: Session, found: list[Broken], command: str) -> tuple
     left = list(found)
     while True:
         failure = failure_in(session, command, text)
-        _, view, broken = locate(session, failure, left)
+        place = locate(session, failure, left)
+        broken = place.broken
         if broken is None:
             # The first task broke something else, which is not what the episode is about.
             raise TooLong
-        search = draw_search(session, view, broken)
-        if search and not is_evident(failure):
-            tried = search.run(failure, reason(failure))
-            line, said, think = tried.change.line, tried.said, f"Now the check itself: {command}"
-        else:
-            mend(session, view, broken, reason(failure))
-            line, said = broken.line, change_of(broken)
-            think = f"The diff is right. Run the check again: {command}"
+        line, said = play_found(session, place, failure)
+        think = f"The diff is right. Run the check again: {command}"
+        if place.tried is not None:
+            think = f"It passes with that. Now the check itself: {command}"
         text = session.call("shell", think, command=command).text
         left.remove(broken)
-        done.append(f"{said} in `{view.path}` (line {line})")
+        done.append(f"{said} in `{place.path}` (line {line})")
         rows, code = output_of(text)
         if not code:
             return "It passes.", f"Fixed: {'; '.join(done)}. The check `{command}` passes now."
@@ -251,8 +250,8 @@ def _in_vain(session: Session, own: Checked) -> None:
         session.messages[-1]["content"].partition(f"$ {own.command}\n")[2].partition("\n\nFix the cause")[0]
     )
     failure, broken = failure_in(session, own.command, text), own.found[0]
-    _, view, seen = locate(session, failure, own.found)
-    if seen is None:
+    _, view = view_function(session, failure)
+    if not is_there(own.found, view):
         raise TooLong
     edits = len(session.edits)
     wrong_turn(session, view, broken, reason(failure), own.command)
@@ -293,8 +292,11 @@ def check_call(ctx: Setting) -> Plan | None:
         think = f"The check wants {call} to be {value!r}. Find {name}."
         _, hit = one_definition(session, name, think)
         view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.")
-        mend(session, view, broken, f"{call} must be {value!r}.")
-        return again(session, command, f"Fixed: {change_of(broken)} in `{view.path}` (line {broken.line}).")
+        tried = Search(session, [broken], command).attempt(view, name, f"{call} must be {value!r}.")
+        if tried is None:
+            mend(session, view, broken, f"{call} must be {value!r}.")
+        said = f"{tried.said if tried else change_of(broken)} in `{tried.path if tried else view.path}`"
+        return again(session, command, f"Fixed: {said} (line {tried.line if tried else broken.line}).")
 
     return Checked(first, [broken], command).plan(ctx, play, both(first, [broken]))
 

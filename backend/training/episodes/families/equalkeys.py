@@ -198,7 +198,7 @@ def play_section(session: Session, shown: str, section: str, key: str, said: str
         task = f"Set {key} to {said} in {shown}. Find {key} there."
         path, rows = search_file(session, shown, assignment(key), task)
         view = open_file(
-            session, path, f"{key} is there {len(rows)} times. Which sections are that? Read it."
+            session, path, f"{key} is there {len(rows)} times. Which sections are these? Read it."
         )
     found = places(view.lines, key)
     told = ", ".join(f"`{item.section}` (line {item.line})" for item in found)

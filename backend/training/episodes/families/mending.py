@@ -16,6 +16,7 @@ from k3agent.backend.training.episodes.families.repair import (
     change_of,
     fixed,
     mend,
+    reason,
     repair_and_run,
     run_tests,
     wrong_turn,
@@ -28,9 +29,19 @@ from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Ses
 from k3agent.backend.training.episodes.symptoms import symptom
 from k3agent.backend.training.episodes.testruns import Failure
 from k3agent.backend.training.episodes.tracing import view_function
+from k3agent.backend.training.episodes.trying import Search, command_of
 
 STRAYED = 0.15
 """Of the scripts that are repaired, those where a change that does not help comes first."""
+
+
+def asserting(path: str, call: str, value: object) -> str:
+    """A command that succeeds once a call gives a value; empty where its quotes would not do."""
+    module, name = path.removesuffix(".py").replace("/", "."), call.split("(", 1)[0]
+    claim = f"assert {call} == {value!r}"
+    return (
+        "" if any(sign in claim for sign in '"`$\\') else f'python -c "from {module} import {name}; {claim}"'
+    )
 
 
 @goal("fix_case", "fix", 1.6)
@@ -53,8 +64,13 @@ def fix_case(ctx: Setting) -> Plan | None:
         view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.")
         if not untested:
             return repair_and_run(session, view, broken, name, f"{call} must be {value!r}.")
-        mend(session, view, broken, _why_wrong(view, broken, f"{call} must be {value!r}."))
-        place = f"`{name}` in `{view.path}` (line {broken.line}): {change_of(broken)}."
+        why = f"{call} must be {value!r}."
+        command = asserting(view.path, call, value)
+        tried = Search(session, [broken], command).attempt(view, name, why) if command else None
+        if tried is None:
+            mend(session, view, broken, _why_wrong(view, broken, why))
+        place = tried.place(view, name) if tried else f"`{name}` in `{view.path}` (line {broken.line})"
+        place = f"{place}: {tried.said if tried else change_of(broken)}."
         try:
             shown = run_call(session, view.path, call, "See what the call gives now.")
         except Report:
@@ -389,7 +405,8 @@ def contradiction(ctx: Setting) -> Plan | None:
         failure = next((one for one in run.failures if func.name in one.name), None)
         if failure is None:
             raise Report("Nothing of that fails.", f"No such test fails: {run.summary}. Nothing was changed.")
-        view_function(session, failure)
+        seen, there = view_function(session, failure)
+        Search(session, [], command_of(session, failure), failure).attempt(there, seen, reason(failure))
         path = next((place[0] for place in failure.places if "test_" in place[0]), f"test_{stem}.py")
         think = f"The code looks right for its name. What do the tests of {func.name} want?"
         found, lines = path.rsplit("/", 1)[-1], []

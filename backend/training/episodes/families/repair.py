@@ -1,6 +1,7 @@
 """Repairing: run the tests, read the failure, find the function, change the wrong line, run again, report."""
 
 import re
+from pathlib import Path
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken, draw_broken_class, draw_several
@@ -10,7 +11,6 @@ from k3agent.backend.training.episodes.layered import draw_layered
 from k3agent.backend.training.episodes.nearby import ONLY_HERE, near_hint
 from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
-from k3agent.backend.training.episodes.searching import Tried, draw_search, is_evident, lead_to
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
 from k3agent.backend.training.episodes.symptoms import symptom
 from k3agent.backend.training.episodes.testnames import beginning, failing_names, note_full_name
@@ -24,8 +24,18 @@ from k3agent.backend.training.episodes.testruns import (
     parse_run,
 )
 from k3agent.backend.training.episodes.toolbox import Result
-from k3agent.backend.training.episodes.tracing import Seen, follow, view_function
+from k3agent.backend.training.episodes.tracing import follow, view_function
+from k3agent.backend.training.episodes.trying import (
+    Found,
+    Search,
+    Tried,
+    command_of,
+    is_evident,
+    is_there,
+    lead_to,
+)
 from k3agent.backend.training.episodes.unitbugs import NATURAL_REPAIRS, draw_any, draw_unit_bug
+from k3agent.tools.support import textio
 
 LONGEST = 2200
 """Layered code and its tests in one repair: with two test runs around it, more would not fit."""
@@ -197,14 +207,49 @@ def told(view: View, broken: Broken, failure: Failure) -> str:
     return " ".join(filter(None, (lead_to(reason(failure), symptom(failure.error), clue), clue)))
 
 
-def locate(session: Session, failure: Failure, left: list[Broken]) -> tuple[str, View, Broken | None]:
-    """Go to where the failure comes from: the function, what was read, and the bug if it is in view."""
+def locate(session: Session, failure: Failure, left: list[Broken]) -> Found:
+    """Go to where the failure comes from. Where the error does not name its cause, small changes are tried at
+    each function that is read.
+    """
     name, view = view_function(session, failure)
-    is_there = Seen([(item.path, item.line) for item in left])
-    if not is_there(view):
-        name, view = follow(session, failure, name, view, is_there) or (name, view)
-    seen = [item for item in left if Seen([(item.path, item.line)])(view)]
-    return name, view, next((item for item in seen if item.func.name == name), seen[0] if seen else None)
+    search = None if is_evident(failure) else Search(session, left, command_of(session, failure), failure)
+    ends = search.ends_at if search else lambda seen, _: is_there(left, seen)
+    if not (search.ends_at(view, name, reason(failure)) if search else is_there(left, view)):
+        name, view = follow(session, failure, name, view, ends) or (name, view)
+    seen = [item for item in left if is_there([item], view)]
+    broken = next((item for item in seen if item.func.name == name), seen[0] if seen else None)
+    tried = search.tried if search else None
+    if tried is not None:
+        text = textio.load(Path(session.box.workspace.root, tried.path), tried.path).view
+        broken = next((item for item in left if item.path == tried.path and item.works(text)), broken)
+    return Found(name, view, broken, tried)
+
+
+def play_found(
+    session: Session, found: Found, failure: Failure, *, may_stop: bool = False
+) -> tuple[int, str]:
+    """Change the line where no small change helped; the line, and what was changed. Raises Report where the
+    bug is not in view, or nothing says what to do.
+    """
+    if found.tried is not None:
+        return found.tried.line, found.tried.said
+    view, broken = found.view, found.broken
+    start = f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{view.path}`."
+    if broken is None:
+        raise Report("I see no bug there.", start)
+    if not is_evident(failure) and may_stop and not says_what(view, broken, failure):
+        session.gave_up = True
+        raise Report("I know no more. Say so.", f"{start} No small change helps. Nothing was changed.")
+    mend(session, view, broken, told(view, broken, failure))
+    return broken.line, change_of(broken)
+
+
+def says_what(view: View, broken: Broken, failure: Failure) -> bool:
+    """Whether something in view decides for the right change."""
+    wrong, right = broken.wrong.strip(), broken.right.strip()
+    return bool(
+        near_hint(view, broken.line, wrong, right) or evidence(view.lines, broken.line, wrong, right, failure)
+    )
 
 
 def play_fix(
@@ -229,24 +274,16 @@ def play_fix(
         if not run.failures:
             raise Report("I cannot read that.", f"The tests do not run: {run.summary}. Nothing was changed.")
         failure = run.failures[0]
-        _, view, broken = locate(session, failure, [item for item in all_broken if item not in mended])
-        if broken is None:
-            raise Report(
-                "I see no bug there.",
-                f"`{failure.name}` fails: {failure.error}. I could not find the cause in `{view.path}`.",
-            )
+        found = locate(session, failure, [item for item in all_broken if item not in mended])
         more = len(mended) + 1 < len(all_broken)
-        search = draw_search(session, view, broken, may_stop=may_stop, others=more)
-        if search and not is_evident(failure):
-            tried = search.run(failure, reason(failure), target, python)
-            run, line, said = tried.run, tried.change.line, tried.said
-        else:
-            mend(session, view, broken, told(view, broken, failure))
-            line, said = broken.line, change_of(broken)
-            think = "The diff is right. Run the tests again."
-            run, python = run_tests(session, think, target, python, stop=True)
-        mended.append(broken)
-        done.append(f"{said} in `{view.path}` (line {line})")
+        line, said = play_found(session, found, failure, may_stop=may_stop and not more)
+        think = "The diff is right. Run the tests again."
+        if found.tried is not None:
+            think, target = "It passes with that. Run all tests.", ""
+        run, python = run_tests(session, think, target, python, stop=True)
+        if found.broken is not None:
+            mended.append(found.broken)
+        done.append(f"{said} in `{found.path}` (line {line})")
         if run.ok and target:
             target = ""
             run, python = run_tests(session, "It passes. Now all tests.", "", python, stop=True)
@@ -381,25 +418,46 @@ def play_known(session: Session, broken: Broken, task: str, *, vague: bool = Fal
 
 
 def repair_and_run(
-    session: Session, view: View, broken: Broken, name: str, why: str, *, vague: bool = False
+    session: Session,
+    view: View,
+    broken: Broken,
+    name: str,
+    why: str,
+    *,
+    vague: bool = False,
+    decided: bool = False,
 ) -> tuple[str, str]:
-    """Change the line, run the tests, report both. `vague`: only the tests can say what is wrong."""
+    """Change the line, run the tests, report both. `vague`: only the tests can say what is wrong; `decided`:
+    `why` says what to change, where no test can be tried.
+    """
     if vague:
         return _by_tests(session, view, broken, name)
-    why, tried = _see_and_search(session, view, broken, why or f"{name} is wrong.")
-    return change_and_run(session, view, broken, name, why, tried)
+    why = why or f"{name} is wrong."
+    if broken.tests and session.box.machine.python == "python" and session.box.machine.has_pytest:
+        run, _ = run_tests(session, f"{why} See what the tests say.", stop=True)
+        if run.failures:
+            return _after_tests(session, view, broken, name, run.failures[0], why if decided else "")
+    return change_and_run(session, view, broken, name, why)
 
 
 def _by_tests(session: Session, view: View, broken: Broken, name: str) -> tuple[str, str]:
     """Nobody said what is wrong: the tests must; where none fails, nothing is changed."""
-    run, python = run_tests(session, f"{name} is wrong. See what the tests say.", stop=True)
+    run, _ = run_tests(session, f"{name} is wrong. See what the tests say.", stop=True)
     if not run.failures:
         last = view.lines[-1][0]
         return nothing_evident(name, view.path, view.lines[0][0], last, f"The tests pass: {run.summary}.")
-    failure, tried = run.failures[0], None
-    if (search := draw_search(session, view, broken)) and not is_evident(failure):
-        tried = search.run(failure, reason(failure), python=python)
-    return change_and_run(session, view, broken, name, told(view, broken, failure), tried)
+    return _after_tests(session, view, broken, name, run.failures[0])
+
+
+def _after_tests(
+    session: Session, view: View, broken: Broken, name: str, failure: Failure, why: str = ""
+) -> tuple[str, str]:
+    """The tests have failed: try small changes, or change what `why` says, else what the error names."""
+    why, tried = why or told(view, broken, failure), None
+    if not is_evident(failure):
+        search = Search(session, [broken], command_of(session, failure), failure)
+        tried = search.attempt(view, name, reason(failure))
+    return change_and_run(session, view, broken, name, why, tried)
 
 
 def nothing_evident(name: str, path: str, first: int, last: int, tests: str) -> tuple[str, str]:
@@ -417,11 +475,12 @@ def change_and_run(
     """Change the line, if no search has done so, run the tests, report both."""
     if tried is None:
         mend(session, view, broken, why)
-    line, said = (tried.change.line, tried.said) if tried else (broken.line, change_of(broken))
-    place = f"`{name}` in `{view.path}` (line {line}): {said}."
+    think = "It passes with that. Run all tests." if tried else "The diff is right. Run the tests."
+    where = tried.place(view, name) if tried else f"`{name}` in `{view.path}` (line {broken.line})"
+    place = f"{where}: {tried.said if tried else change_of(broken)}."
     what = f"Changed {place}"
     try:
-        run = tried.run if tried else run_tests(session, "The diff is right. Run the tests.", stop=True)[0]
+        run = run_tests(session, think, stop=True)[0]
     except Report:
         return "I could not run the tests.", f"{what} I could not run the tests here."
     if run.ok:
@@ -430,20 +489,3 @@ def change_and_run(
         return "There are no tests.", f"{what} There are no tests to run."
     names = [failure.name for failure in run.failures]
     return "Some fail; say so.", f"{what} Still failing: {several(names)}."
-
-
-def _see_and_search(session: Session, view: View, broken: Broken, why: str) -> tuple[str, Tried | None]:
-    """See what the tests say, where there are some: the reason that they give, and how a search ended if the
-    cause is not evident.
-    """
-    search = draw_search(session, view, broken) if broken.tests else None
-    if search is None or session.box.machine.python != "python":
-        return why, None
-    shown = session.call("shell", f"{why} See what the tests say.", command=PYTEST + STOP)
-    failures = parse_run(shown.text).failures
-    if not failures:
-        return why, None
-    if is_evident(failures[0]):
-        return told(view, broken, failures[0]), None
-    why = reason(failures[0])
-    return why, search.run(failures[0], why)

@@ -284,8 +284,8 @@ def replace_block(ctx: Setting) -> Plan | None:
     def play(session: Session) -> tuple[str, str]:
         think = f"Replace {old.count(chr(10)) + 1} lines in {shown}."
         if to != first:
-            think += f" The new ones begin with {to}"
-        think += f" Old, and there now, is {first} Find it."
+            think += f" First new line: {to}."
+        think += f" First old line: {first}. Find it."
         real, rows = search_file(session, shown, esc(first), think)
         if not rows:
             raise Report("Not there.", f"I do not find `{first}` in `{real}`. Nothing was changed.")

@@ -4,7 +4,7 @@ import re
 
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken
 from k3agent.backend.training.episodes.editing import around
-from k3agent.backend.training.episodes.families.repair import change_and_run, fixed
+from k3agent.backend.training.episodes.families.repair import fixed, repair_and_run
 from k3agent.backend.training.episodes.policy import one_definition
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.saying import Told, tell, tellable
@@ -55,7 +55,8 @@ def fix_told(ctx: Setting) -> Plan | None:
         _, hit = one_definition(session, name, f"{task} Find its definition.")
         size = len(broken.func.body)
         view = around(session, hit.path, hit.line, f"It is at {hit.at}. Read it.", least=size + 2)
-        return change_and_run(session, view, broken, name, f'"{told.words}": {told.why}.')
+        why = f'"{told.words}": {told.why}.'
+        return repair_and_run(session, view, broken, name, why, decided=True)
 
     wanted = "fix_bug_described" if told.should else "fix_func"
     return Plan(

@@ -79,7 +79,7 @@ def test_the_first_thought_begins_with_a_choice(tokenizer: Tokenizer) -> None:
         ("f(a, b)\ng(c)", "f(a, x)\ng(d)", "Edit.", "xd"),
         ("gone\n", "", "Remove it.", "<|close|>"),
         ("his end", "its end", "Line 3 is wrong. his -> its", "3" + "its" * 2),
-        ("a < b", "a <= b", "It still fails. + -> -: no. Try < -> <=.", "=="),
+        ("a < b", "a <= b", "It still fails. Try < -> <=.", "=="),
     ],
 )
 def test_only_what_differs_counts_more(

@@ -62,6 +62,15 @@ def test_slips_are_of_lines_beside_and_of_brackets() -> None:
             "Without brackets 1 * size comes first.",
         ),
         (["def f(a, b):", "    c = a", "    d = a", "    e = b"], 3, "d = b", ""),
+        (
+            ["def f(a, b):", "    c = a", "    d = a"],
+            3,
+            "d = b",
+            "Lines 2 and 3 both take a, none takes b.",
+        ),
+        (["def f(a):", "    c = x", "    d = x"], 3, "d = None", ""),
+        (["def f(a):", "    c = 0", "    d = 0"], 3, "d = 1", ""),
+        (["def f(a):", "    c = a['x']", "    d = a['x']"], 3, "d = a['y']", ""),
     ],
 )
 def test_what_is_said_stands_in_the_lines_and_the_failure(
@@ -71,6 +80,33 @@ def test_what_is_said_stands_in_the_lines_and_the_failure(
     failure = Failure("test_f", places, "assert (-19, 20) == (0, 20)")
     found = evidence(list(enumerate(rows, 1)), line, rows[line - 1].strip(), right, failure)
     assert (found == said) if said else "both take" not in found
+
+
+@pytest.mark.parametrize(
+    ("right", "first"),
+    [
+        ("return (a + b) * c", "b * c"),
+        ("return n - (a + b) * c[0]", "b * c[0]"),
+        ("return c * (a + b)", "c * a"),
+        ("return x + c * (a + b)", "c * a"),
+        ("return (a + b) * c ** 2", ""),
+        ("return (a + b) * c**2", ""),
+        ("return (a + b) % len(rows)", ""),
+        ("return (a + b) * rate_for(day)", ""),
+        ("return (a + b) * rates[day][0]", ""),
+        ("return (a + b) // (high - low)", ""),
+        ("return c * n * (a + b)", ""),
+        ("return c ** n * (a + b)", ""),
+        ("return c * (a + b) ** 2", ""),
+        ("return rows[0].c * (a + b)", ""),
+    ],
+)
+def test_what_comes_first_without_brackets_is_true(right: str, first: str) -> None:
+    old = right.replace("(a + b)", "a + b")
+    found = evidence(
+        [(1, "def f(a, b, c, n):"), (2, f"    {old}")], 2, old, right, Failure("test_f", [], "assert 1 == 2")
+    )
+    assert found == (f"Without brackets {first} comes first." if first else "")
 
 
 def test_such_slips_are_repaired_with_what_tells_of_them(

@@ -9,8 +9,8 @@ from k3agent.backend.training.episodes.concepts import Func
 from k3agent.backend.training.episodes.evidence import evidence
 from k3agent.backend.training.episodes.likely import likely
 from k3agent.backend.training.episodes.registry import GOALS
-from k3agent.backend.training.episodes.searching import lead_to
 from k3agent.backend.training.episodes.testruns import Failure
+from k3agent.backend.training.episodes.trying import lead_to
 
 assert goals.GOALS is GOALS
 
@@ -82,6 +82,12 @@ def said(old: str, new: str, error: str, code: str = "assert f(3) == 4") -> str:
             "total += first",
             "assert 3 == 6",
             "total is set anew each time: only the last stays.",
+        ),
+        (
+            "total -= first",
+            "total += first",
+            "TypeError: unsupported operand type(s) for -=: 'str' and 'str'",
+            "Two texts: only + joins them.",
         ),
         (
             "total = first - 2",

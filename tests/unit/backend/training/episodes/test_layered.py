@@ -1,13 +1,14 @@
 """Repairs in layers: tests fail, the fix makes them pass, and the oracle finds what no traceback shows."""
 
 import random
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from k3agent.backend.training.episodes import goals
+from k3agent.backend.training.episodes import goals, memory
 from k3agent.backend.training.episodes.bugs import Broken
 from k3agent.backend.training.episodes.concepts import Func
 from k3agent.backend.training.episodes.facts import Facts
@@ -64,6 +65,16 @@ def test_layered_bugs_fail_the_tests_and_the_right_line_passes_them(player: Play
         assert player.box.call("shell", {"command": "python -m pytest -q --tb=short"}).text.endswith(
             "[exit code 0]"
         )
+
+
+def test_code_that_takes_all_memory_is_no_bug_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MORE_BYTES", 64 << 20)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    scope: dict[str, Any] = {}
+    exec("def fill(size):\n    return len(bytearray(size))\n", scope)
+    assert outcome(scope["fill"], (1 << 20,)) == str(1 << 20)
+    assert outcome(scope["fill"], (128 << 20,)) == ENDLESS
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
 def test_code_without_end_is_no_bug_that_is_used() -> None:

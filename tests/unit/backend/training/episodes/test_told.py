@@ -60,8 +60,8 @@ def test_an_operand_is_said_as_it_is_or_in_words() -> None:
 
 
 def test_the_oracle_changes_the_line_once_and_other_work_is_rejected(player: Player) -> None:
-    rng, done = random.Random(8), 0
-    for _ in range(40):
+    rng, told, tried = random.Random(8), 0, 0
+    for _ in range(60):
         plan = GOALS["fix_told"].make(Setting(Facts({"a.py": "x = 1\n"}), rng, Words(rng)))
         if plan is None:
             continue
@@ -77,11 +77,17 @@ def test_the_oracle_changes_the_line_once_and_other_work_is_rejected(player: Pla
         assert plan.check(Outcome(files, after, answer)) is None, answer
         words = plan.slots.get("symptom") or plan.slots["should"]
         thoughts = [message["reasoning_content"] for message in session.messages if "tool_calls" in message]
+        assert plan.check(Outcome(files, files, answer)) is not None
+        if not session.edits:
+            # The tests fail: a small change makes them pass.
+            assert any("Try small changes of" in thought for thought in thoughts) and after != files
+            tried += 1
+            continue
+        # No test tells: the words do.
         assert any(f'"{words}": ' in thought and " has " in thought for thought in thoughts)
         assert len(session.edits) == 1
         path, old, new = session.edits[0]
-        assert plan.check(Outcome(files, files, answer)) is not None
         harmed = {**after, path: files[path].replace(old, f"{new}  # looked at {old}")}
         assert plan.check(Outcome(files, {**harmed, "a.py": "x = 2\n"}, answer)) is not None
-        done += 1
-    assert done >= 25
+        told += 1
+    assert told >= 5 and tried >= 15

@@ -176,6 +176,26 @@ def test_a_misspelt_name_is_said_to_be_like_one_in_view() -> None:
     assert near_hint(view, 5, "return one", "return kept") == ""
 
 
+@pytest.mark.parametrize(
+    ("above", "said"),
+    [
+        (['    """What is kept."""', "    kept = [0]  # kept, all"], "line 3 has kept: p is too much."),
+        (["    kept = [0]", "    # what is kept"], "line 2 has kept: p is too much."),
+        (['    """A list.', "", "    What is kept.", '    """', "    kept = [0]"], "line 6 has kept"),
+        (["    a = b['kept']", "    print('all that is kept')"], "line 2 has kept"),
+        (["    print(f'{kept} # rows')", "    print('all kept')"], "line 2 has kept"),
+        (["    print('all # kept')", "    a = it('#', kept)  # kept"], "line 3 has kept"),
+        (['    """What is kept."""', "    # kept"], ""),
+        (["    kept = [0]", "    # keppt is too long"], ""),
+    ],
+)
+def test_a_name_is_like_one_in_the_code_not_in_what_is_told_of_it(above: list[str], said: str) -> None:
+    rows = ["def f(a):", *above, "    return keppt"]
+    view = View("a.py", list(enumerate(rows, 1)), len(rows))
+    hint = near_hint(view, len(rows), "return keppt", "return kept")
+    assert said in hint and bool(said) == bool(hint)
+
+
 def test_the_letters_that_differ_are_said() -> None:
     pairs = (("rarly", "rarely"), ("keppt", "kept"), ("kpet", "kept"), ("price", "prize"), ("rows", "row"))
     said = [letters_apart(*pair) for pair in pairs]
