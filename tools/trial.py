@@ -69,17 +69,11 @@ class TrialArgs(Args):
     command: str = Field(min_length=1, description="Succeeds once the code is right; a quick test.")
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """The bytes of the file with one change."""
-
-    data: bytes
-
-
 @dataclass(slots=True, kw_only=True)
 class _File:
     """A file as it is before the search. `used`: the times, in seconds, and sizes that it has had: by them
-    Python and others tell whether what they have made of it is still good.
+    Python and others tell whether what they have made of it is still good. `variants`: the bytes of the
+    file with one change each.
     """
 
     place: paths.Place
@@ -87,7 +81,7 @@ class _File:
     mode: int
     text: textio.TextFile
     used: set[tuple[int, int]]
-    variants: list[Variant] = field(default_factory=list)
+    variants: list[bytes] = field(default_factory=list)
 
 
 class TrialTool:
@@ -141,10 +135,10 @@ class TrialTool:
                     stack.enter_context(originals.alone(path, site.place.shown))
                     held.add(path.parent)
                 file = files.get(path) or _opened(site.place, ctx)
-                known = {variant.data for variant in file.variants}
+                known = set(file.variants)
                 free = max(0, min(MAX_ELSEWHERE, MAX_IN_ALL - total))
                 found = await self._usable(file, site.line, most=len(known) + free)
-                new = [variant for variant in found if variant.data not in known][:free]
+                new = [variant for variant in found if variant not in known][:free]
                 file.variants += new
                 total += len(new)
                 if file.variants:
@@ -187,7 +181,7 @@ class TrialTool:
         head = f"Tried {counted}: the command fails after each. {place.shown} is as it was."
         return ToolOutput(text=f"{head}\n[exit code {code}]", data={"exit_code": code})
 
-    async def _usable(self, file: _File, line: int, most: int = MAX_IN_ALL) -> list[Variant]:
+    async def _usable(self, file: _File, line: int, most: int = MAX_IN_ALL) -> list[bytes]:
         place, text = file.place, file.text
         if line > len(text.lines):
             raise ToolError(
@@ -195,7 +189,7 @@ class TrialTool:
                 "Name a line of the function that is wrong."
             )
 
-        def found() -> list[Variant]:
+        def found() -> list[bytes]:
             return _usable(file, self._variants(text.view, line), line, most)
 
         return await asyncio.to_thread(found) if len(text.view) > LONG_CHARS else found()
@@ -244,7 +238,7 @@ class _Search:
         if not file.variants or self.tool._now() >= self.end:
             return None
         folder, path, kept = self.ctx.output_dir, file.place.path, None
-        changes = (digest(variant.data) for variant in file.variants)
+        changes = (digest(variant) for variant in file.variants)
         originals.keep(folder, path, file.data, file.mode, changes)
         try:
             for variant in file.variants:
@@ -253,7 +247,7 @@ class _Search:
                     break
                 self._tell(now)
                 self.count += 1
-                _put(file, variant.data)
+                _put(file, variant)
                 code, said = await self.tool._code(self.command, min(self.limit_s, self.end - now), self.ctx)
                 # Tests that are not found any more have not passed.
                 if code == 0 and not testruns.mark(self.command, said):
@@ -348,12 +342,12 @@ def _place(args: TrialArgs, ctx: ToolContext) -> paths.Place:
     return place
 
 
-def _usable(file: _File, changes: Sequence[Change], line: int, most: int) -> list[Variant]:
+def _usable(file: _File, changes: Sequence[Change], line: int, most: int) -> list[bytes]:
     """The file with each change after which it still parses, but no more than `most`."""
     place, whole = file.place, file.text
     lines = whole.view.split("\n")
     starts = list(accumulate((len(text) + 1 for text in lines), initial=0))
-    found: dict[bytes, Variant] = {}
+    found: dict[bytes, None] = {}
     for change in changes:
         if len(found) >= most:
             break
@@ -369,10 +363,10 @@ def _usable(file: _File, changes: Sequence[Change], line: int, most: int) -> lis
             data = textio.encode(textio.splice(whole.text, [(start, end, change.new)]), whole, place.shown)
         except ToolError:
             continue
-        found.setdefault(data, Variant(data))
+        found[data] = None
     if not found:
         raise NothingToTry(f"there is nothing to try at line {line} of {place.shown}. Change it with edit.")
-    return list(found.values())
+    return list(found)
 
 
 def _check_first(command: str, code: int | None, said: str) -> None:

@@ -285,6 +285,11 @@ def is_definition(name: str, text: str) -> bool:
     return bool(re.search(rf"^\s*{safe}(: [^=]+)?\s*=[^=]", text))
 
 
+def definition_in(view: "View", name: str) -> int:
+    """The line in view where a name is defined, or 0."""
+    return next((number for number, text in view.lines if is_definition(name, text)), 0)
+
+
 def definitions(
     session: Session, name: str, think: str, *, nothing: str = "Nothing was changed.", what: str = ""
 ) -> tuple[str, list[Hit]]:

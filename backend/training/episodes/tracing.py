@@ -10,6 +10,7 @@ from k3agent.backend.training.episodes.policy import (
     Hit,
     View,
     block,
+    definition_in,
     definition_pattern,
     hits,
     is_definition,
@@ -87,8 +88,8 @@ def _found_by_base(session: Session, hit: Hit, what: str) -> View:
 
 def called_in(view: View, name: str) -> list[str]:
     """The functions that a definition in view calls, in order, without those that Python brings."""
-    start = next((number for number, text in view.lines if is_definition(name, text)), None)
-    rows = block(view.lines, start)[0] if start is not None else view.lines
+    start = definition_in(view, name)
+    rows = block(view.lines, start)[0] if start else view.lines
     found: list[str] = []
     for number, text in rows:
         code = text.split("#")[0]

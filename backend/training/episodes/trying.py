@@ -14,7 +14,7 @@ from typing import Protocol
 from k3agent.backend.training.episodes.bugs import Broken
 from k3agent.backend.training.episodes.editing import failed
 from k3agent.backend.training.episodes.mutate import TooManySteps, limited
-from k3agent.backend.training.episodes.policy import View, is_definition
+from k3agent.backend.training.episodes.policy import View, definition_in
 from k3agent.backend.training.episodes.session import Report, Session
 from k3agent.backend.training.episodes.testruns import Failure
 from k3agent.backend.training.episodes.tracing import own_places
@@ -155,11 +155,6 @@ def _works(bug: Bug, text: str) -> bool:
             return limited(lambda: bug.works(text))
     except TooManySteps:
         return False
-
-
-def definition_in(view: View, name: str) -> int:
-    """The line in view where a name is defined, or 0."""
-    return next((number for number, text in view.lines if is_definition(name, text)), 0)
 
 
 def is_there(left: Sequence[Bug], view: View) -> bool:

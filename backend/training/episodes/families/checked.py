@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.bugs import Broken, draw_broken
 from k3agent.backend.training.episodes.editing import around
+from k3agent.backend.training.episodes.families.mending import asserting
 from k3agent.backend.training.episodes.families.repair import (
     change_of,
     fixed,
@@ -281,10 +282,9 @@ def check_call(ctx: Setting) -> Plan | None:
     args, value, _ = broken.failing_case()
     name = broken.func.name
     call = f"{name}({', '.join(map(repr, args))})"
-    dotted = broken.path.removesuffix(".py").replace("/", ".")
-    command = f'python -c "from {dotted} import {name}; assert {call} == {value!r}"'
+    command = asserting(broken.path, call, value)
     first = first_task(ctx, broken.files)
-    if first is None or len(command) > 170 or any(sign in call + repr(value) for sign in '"`$\\'):
+    if first is None or not command or len(command) > 170:
         return None
 
     def play(session: Session, own: Checked) -> tuple[str, str]:

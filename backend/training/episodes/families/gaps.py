@@ -4,7 +4,7 @@ calls share a default.
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.editing import around, edit_text
-from k3agent.backend.training.episodes.families.repair import reason, run_tests
+from k3agent.backend.training.episodes.families.repair import reason, run_tests, try_at
 from k3agent.backend.training.episodes.gapbugs import Gap, draw_gap
 from k3agent.backend.training.episodes.policy import View, one_definition, several
 from k3agent.backend.training.episodes.registry import Setting, goal
@@ -12,7 +12,7 @@ from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Ses
 from k3agent.backend.training.episodes.symptoms import case_said
 from k3agent.backend.training.episodes.testruns import Failure
 from k3agent.backend.training.episodes.tracing import view_function
-from k3agent.backend.training.episodes.trying import Search, Tried, command_of, is_evident
+from k3agent.backend.training.episodes.trying import Tried, is_evident
 
 SYMPTOMS = ("gives wrong results", "is wrong", "does not work", "has a bug", "returns the wrong value")
 
@@ -26,8 +26,7 @@ def _search(session: Session, gap: Gap, view: View, name: str, failure: Failure)
     """Nothing shows that a line is missing rather than wrong: small changes are tried first."""
     if is_evident(failure):
         return None
-    search = Search(session, [gap], command_of(session, failure), failure)
-    return search.attempt(view, name, reason(failure))
+    return try_at(session, [gap], view, name, failure)
 
 
 def _ended(session: Session, view: View, name: str, tried: Tried) -> tuple[str, str]:

@@ -16,9 +16,9 @@ from k3agent.backend.training.episodes.families.repair import (
     change_of,
     fixed,
     mend,
-    reason,
     repair_and_run,
     run_tests,
+    try_at,
     wrong_turn,
 )
 from k3agent.backend.training.episodes.families.running import denied, output_of
@@ -29,7 +29,7 @@ from k3agent.backend.training.episodes.session import Outcome, Plan, Report, Ses
 from k3agent.backend.training.episodes.symptoms import symptom
 from k3agent.backend.training.episodes.testruns import Failure
 from k3agent.backend.training.episodes.tracing import view_function
-from k3agent.backend.training.episodes.trying import Search, command_of
+from k3agent.backend.training.episodes.trying import Search
 
 STRAYED = 0.15
 """Of the scripts that are repaired, those where a change that does not help comes first."""
@@ -406,7 +406,7 @@ def contradiction(ctx: Setting) -> Plan | None:
         if failure is None:
             raise Report("Nothing of that fails.", f"No such test fails: {run.summary}. Nothing was changed.")
         seen, there = view_function(session, failure)
-        Search(session, [], command_of(session, failure), failure).attempt(there, seen, reason(failure))
+        try_at(session, [], there, seen, failure)
         path = next((place[0] for place in failure.places if "test_" in place[0]), f"test_{stem}.py")
         think = f"The code looks right for its name. What do the tests of {func.name} want?"
         found, lines = path.rsplit("/", 1)[-1], []

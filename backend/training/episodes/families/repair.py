@@ -1,6 +1,7 @@
 """Repairing: run the tests, read the failure, find the function, change the wrong line, run again, report."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from k3agent.backend.training.episodes import checks
@@ -26,6 +27,7 @@ from k3agent.backend.training.episodes.testruns import (
 from k3agent.backend.training.episodes.toolbox import Result
 from k3agent.backend.training.episodes.tracing import follow, view_function
 from k3agent.backend.training.episodes.trying import (
+    Bug,
     Found,
     Search,
     Tried,
@@ -449,14 +451,18 @@ def _by_tests(session: Session, view: View, broken: Broken, name: str) -> tuple[
     return _after_tests(session, view, broken, name, run.failures[0])
 
 
+def try_at(session: Session, left: Sequence[Bug], view: View, name: str, failure: Failure) -> Tried | None:
+    """Try small changes of the function in view with the test that has just failed."""
+    return Search(session, left, command_of(session, failure), failure).attempt(view, name, reason(failure))
+
+
 def _after_tests(
     session: Session, view: View, broken: Broken, name: str, failure: Failure, why: str = ""
 ) -> tuple[str, str]:
     """The tests have failed: try small changes, or change what `why` says, else what the error names."""
     why, tried = why or told(view, broken, failure), None
     if not is_evident(failure):
-        search = Search(session, [broken], command_of(session, failure), failure)
-        tried = search.attempt(view, name, reason(failure))
+        tried = try_at(session, [broken], view, name, failure)
     return change_and_run(session, view, broken, name, why, tried)
 
 
