@@ -88,6 +88,7 @@ MODULES = (
     "ignoring",
     "describing",
     "methodsaid",
+    "spelled",
 )
 SECOND_MODULES = (
     "gittasks",

@@ -36,7 +36,7 @@ FAMILY_WEIGHTS = {
     "fix": 36,
     "run": 7,
     "refuse": 8,
-    "chat": 5,
+    "chat": 7,
 }
 SECOND_WEIGHTS = {
     "chain": 18,

@@ -166,13 +166,20 @@ def open_file(
 
 
 def search_file(
-    session: Session, path: str, pattern: str, think: str, nothing: str = "Nothing was changed."
+    session: Session,
+    path: str,
+    pattern: str,
+    think: str,
+    nothing: str = "Nothing was changed.",
+    **options: bool,
 ) -> tuple[str, list[Hit]]:
-    """Grep in one file; a wrong folder or a bare name is mended."""
-    result = session.call("grep", think, pattern=pattern, path=path)
+    """Grep in one file with the tool's options; a wrong folder or a bare name is mended."""
+    result = session.call("grep", think, pattern=pattern, path=path, **options)
     if result.is_error and "does not exist" in result.text:
         path = other_path(session, path, result.text, nothing)
-        result = session.call("grep", f"The file is {path}. Search there.", pattern=pattern, path=path)
+        result = session.call(
+            "grep", f"The file is {path}. Search there.", pattern=pattern, path=path, **options
+        )
     return path, hits(result)
 
 

@@ -109,3 +109,14 @@ def misspelled(rng: random.Random) -> tuple[str, str]:
         wrong = rng.choice(slips(right))
         if wrong not in TYPOS and slipped().get(wrong) == right:
             return wrong, right
+
+
+def evenly_misspelled(rng: random.Random) -> tuple[str, str]:
+    """A misspelled word and how it is spelled, each right word as often as any other."""
+    if rng.random() < LISTED / 2:
+        return rng.choice(tuple(TYPOS.items()))
+    while True:
+        right = rng.choice(common_words())
+        wrong = rng.choice(slips(right) or [right])
+        if slipped().get(wrong) == right:
+            return wrong, right

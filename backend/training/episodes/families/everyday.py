@@ -302,7 +302,7 @@ def _mend(session: Session, path: str, number: int, row: str, word: str, right: 
     return "The diff shows it.", f"Corrected `{word}` to `{right}` in `{path}` (line {number})."
 
 
-@goal("fix_typo", "replace", 1.8)
+@goal("fix_typo", "replace", 2.4)
 def fix_typo(ctx: Setting) -> Plan | None:
     """Correct a misspelled word that is named."""
     found = _misspelled(ctx, hidden=False)
@@ -312,18 +312,17 @@ def fix_typo(ctx: Setting) -> Plan | None:
     shown = ctx.path(path)
 
     def play(session: Session) -> tuple[str, str]:
-        task = f"Correct the spelling {wrong} -> {right} in {shown}. Find it."
-        pattern = rf"\b[{wrong[0].upper()}{wrong[0]}]{wrong[1:]}\b"
-        real, rows = search_file(session, shown, pattern, task)
+        task = f"Correct the spelling of {wrong} in {shown}. Find it."
+        real, rows = search_file(session, shown, wrong, task, ignore_case=True)
         if not rows:
             raise Report("It is not there.", f"There is no `{wrong}` in `{real}`. Nothing was changed.")
-        words = re.findall(pattern, rows[0].text)
+        words = re.findall(rf"\b{wrong}\b", rows[0].text, re.IGNORECASE)
         return _mend(session, real, rows[0].line, rows[0].text, words[0], right)
 
     return _typo_plan("fix_typo", {"path": shown, "word": wrong}, play, path, text, (wrong, right))
 
 
-@goal("fix_typos", "replace", 1.3)
+@goal("fix_typos", "replace", 1.8)
 def fix_typos(ctx: Setting) -> Plan | None:
     """Correct the misspelled word of a document; it is to be found."""
     found = _misspelled(ctx, hidden=True)

@@ -305,7 +305,7 @@ MESSAGE = re.compile(
 )
 
 
-@goal("change_message", "replace", 1.4)
+@goal("change_message", "replace", 1.8)
 def change_message(ctx: Setting) -> Plan | None:
     """The message OLD should be NEW; no file is named."""
     rng = ctx.rng
@@ -332,7 +332,7 @@ def change_message(ctx: Setting) -> Plan | None:
         return None
 
     def play(session: Session) -> tuple[str, str]:
-        found = hits(session.call("grep", f'The message "{old}" becomes "{new}". Find it.', pattern=esc(old)))
+        found = hits(session.call("grep", f'Another message in place of "{old}". Find it.', pattern=esc(old)))
         if not found:
             raise Report("No such message.", f'"{old}" occurs nowhere in this project. Nothing was changed.')
         for name, rows in by_path(found).items():
