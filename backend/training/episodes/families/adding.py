@@ -268,7 +268,7 @@ def add_before(ctx: Setting) -> Plan | None:
     return _beside(ctx, False)
 
 
-@goal("delete_line", "addline", 1.2)
+@goal("delete_line", "addline", 1.8)
 def delete_line(ctx: Setting) -> Plan | None:
     """Remove one line."""
     found = _anchor(ctx)

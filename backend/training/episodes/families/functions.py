@@ -27,6 +27,10 @@ COMPOSED_SHARE = 0.55
 """Of the functions to be written, those whose expression is composed; many more than any list of them has."""
 
 
+IN_FILE_SHARE = 0.45
+"""Of the definitions to delete, those whose file is named too."""
+
+
 def draw_new(ctx: Setting, text: str = "", share: float = COMPOSED_SHARE) -> tuple[Func, str]:
     """A function to be written in a file of this text and the words for it ("returns ...")."""
     rng, words = ctx.rng, ctx.words
@@ -416,7 +420,7 @@ def play_delete_def(session: Session, wanted: str) -> tuple[str, str]:
     return "Report it.", f"Deleted `{name}` from `{hit.path}` (lines {first} to {last}).{tail}"
 
 
-@goal("delete_def", "addfunc", 1.2)
+@goal("delete_def", "addfunc", 1.8)
 def delete_def(ctx: Setting) -> Plan | None:
     """Remove a function or class."""
     one = unique_definition(ctx, "function", "class")
@@ -438,6 +442,7 @@ def delete_def(ctx: Setting) -> Plan | None:
             return f"{one.path} is not as asked"
         return checks.unchanged(outcome, one.path)
 
-    return Plan(
-        "delete_def", "addfunc", {"name": ctx.called(one)}, lambda s: play_delete_def(s, one.name), check
-    )
+    name, slots = "delete_def", {"name": ctx.called(one)}
+    if ctx.rng.random() < IN_FILE_SHARE:
+        name, slots = "delete_def_in", {**slots, "path": ctx.path(one.path), "kind": one.kind}
+    return Plan(name, "addfunc", slots, lambda s: play_delete_def(s, one.name), check)
