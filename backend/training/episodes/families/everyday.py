@@ -1,6 +1,7 @@
 """What people try first: scripts that print, ignored files, requirements, misspelled words."""
 
 import re
+from functools import partial
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.editing import change_line, failed, letters_apart
@@ -292,6 +293,10 @@ def _like(word: str, right: str) -> str:
     return right[0].upper() + right[1:] if word[0].isupper() else right
 
 
+def _put_right(right: str, match: re.Match[str]) -> str:
+    return _like(match[0], right)
+
+
 def _mend(session: Session, path: str, number: int, row: str, word: str, right: str) -> tuple[str, str]:
     """Correct one word of one line."""
     right = _like(word, right)
@@ -319,34 +324,60 @@ def fix_typo(ctx: Setting) -> Plan | None:
         words = re.findall(rf"\b{wrong}\b", rows[0].text, re.IGNORECASE)
         return _mend(session, real, rows[0].line, rows[0].text, words[0], right)
 
-    return _typo_plan("fix_typo", {"path": shown, "word": wrong}, play, path, text, (wrong, right))
+    return _typo_plan("fix_typo", {"path": shown, "word": wrong}, play, path, text, {wrong: right})
+
+
+MISSPELLED = (1, 1, 1, 2, 2, 3)
+"""Words of a document that are to be found."""
 
 
 @goal("fix_typos", "replace", 1.8)
 def fix_typos(ctx: Setting) -> Plan | None:
-    """Correct the misspelled word of a document; it is to be found."""
+    """Correct the misspelled words of a document; they are to be found."""
     found = _misspelled(ctx, hidden=True)
     if found is None:
         return None
     path, text, wrong, right = found
+    pairs = {wrong: right}
+    for _ in range(ctx.rng.choice(MISSPELLED) - 1):
+        text = _one_more(ctx, text, pairs)
     shown = ctx.path(path)
 
     def play(session: Session) -> tuple[str, str]:
-        view = open_file(session, shown, f"Correct the typo in {shown}. Read it.")
-        for number, row in view.lines:
-            for word in re.findall(r"[A-Za-z]+", row):
-                if word.lower() in slipped():
-                    return _mend(session, view.path, number, row, word, slipped()[word.lower()])
-        raise Report("I see none.", f"I see no misspelled word in `{view.path}`. Nothing was changed.")
+        view = open_file(session, shown, f"Correct what is misspelled in {shown}. Read it.")
+        rows = [
+            (number, row, word)
+            for number, row in view.lines
+            for word in re.findall(r"[A-Za-z]+", row)
+            if word.lower() in slipped()
+        ]
+        if not rows:
+            raise Report("I see none.", f"I see no misspelled word in `{view.path}`. Nothing was changed.")
+        said = [_mend(session, view.path, *row, slipped()[row[2].lower()])[1] for row in rows]
+        return "The diff shows it." if len(said) == 1 else "The diffs show it.", " ".join(said)
 
-    return _typo_plan("fix_typos", {"path": shown}, play, path, text, (wrong, right))
+    return _typo_plan("fix_typos", {"path": shown}, play, path, text, pairs)
+
+
+def _one_more(ctx: Setting, text: str, pairs: dict[str, str]) -> str:
+    """The text with one more sentence at its end that has a misspelled word, which `pairs` get."""
+    wrong, right = misspelled(ctx.rng)
+    parts = ctx.words.phrase().split()
+    near = {word for part in (text, *parts) for word in re.findall("[a-z]+", part.lower())}
+    if wrong in near or right in pairs.values() or {*(part.lower() for part in parts)} & slipped().keys():
+        return text
+    parts.insert(ctx.rng.randint(0, len(parts)), wrong)
+    pairs[wrong] = right
+    return f"{text}{ctx.rng.choice(('', chr(10)))}{' '.join(parts)}\n"
 
 
 def _typo_plan(
-    name: str, slots: dict[str, str], play: Play, path: str, text: str, words: tuple[str, str]
+    name: str, slots: dict[str, str], play: Play, path: str, text: str, words: dict[str, str]
 ) -> Plan:
-    """A plan that corrects the wrong word of a text and nothing else."""
-    after = re.sub(rf"\b{words[0]}\b", lambda match: _like(match[0], words[1]), text, flags=re.IGNORECASE)
+    """A plan that corrects the wrong words of a text and nothing else."""
+    after = text
+    for wrong, right in words.items():
+        after = re.sub(rf"\b{wrong}\b", partial(_put_right, right), after, flags=re.IGNORECASE)
     return Plan(
         name,
         "replace",
