@@ -319,6 +319,7 @@ def fix_typo(ctx: Setting) -> Plan | None:
     def play(session: Session) -> tuple[str, str]:
         task = f"Correct the spelling of {wrong} in {shown}. Find it."
         real, rows = search_file(session, shown, wrong, task, ignore_case=True)
+        rows = [row for row in rows if re.search(rf"\b{wrong}\b", row.text, re.IGNORECASE)]
         if not rows:
             raise Report("It is not there.", f"There is no `{wrong}` in `{real}`. Nothing was changed.")
         words = re.findall(rf"\b{wrong}\b", rows[0].text, re.IGNORECASE)
