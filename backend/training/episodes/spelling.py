@@ -100,23 +100,17 @@ def slipped() -> dict[str, str]:
     return {wrong: right for wrong, right in found.items() if wrong not in unclear}
 
 
-def misspelled(rng: random.Random) -> tuple[str, str]:
-    """A misspelled word and how it is spelled."""
-    if rng.random() < LISTED:
+def wrong_words(text: str) -> list[str]:
+    """The misspelled words of a text as they stand there, in order."""
+    return [word for word in re.findall("[A-Za-z]+", text) if word.lower() in slipped()]
+
+
+def misspelled(rng: random.Random, listed: float = LISTED) -> tuple[str, str]:
+    """A misspelled word and how it is spelled; `listed`: the share of those of the list."""
+    if rng.random() < listed:
         return rng.choice(tuple(TYPOS.items()))
     while True:
         right = rng.choice(common_words())
         wrong = rng.choice(slips(right))
         if wrong not in TYPOS and slipped().get(wrong) == right:
-            return wrong, right
-
-
-def evenly_misspelled(rng: random.Random) -> tuple[str, str]:
-    """A misspelled word and how it is spelled, each right word as often as any other."""
-    if rng.random() < LISTED / 2:
-        return rng.choice(tuple(TYPOS.items()))
-    while True:
-        right = rng.choice(common_words())
-        wrong = rng.choice(slips(right) or [right])
-        if slipped().get(wrong) == right:
             return wrong, right

@@ -1,7 +1,6 @@
 """What people try first: scripts that print, ignored files, requirements, misspelled words."""
 
 import re
-from functools import partial
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.editing import change_line, failed, letters_apart
@@ -11,7 +10,7 @@ from k3agent.backend.training.episodes.families.creating import new_path, write_
 from k3agent.backend.training.episodes.policy import WINDOW, open_file, read_view, search_file
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Play, Report, Session
-from k3agent.backend.training.episodes.spelling import misspelled, slipped
+from k3agent.backend.training.episodes.spelling import misspelled, slipped, wrong_words
 
 SCRIPTS = (
     "hello.py",
@@ -253,7 +252,7 @@ def _misspelled(ctx: Setting, *, hidden: bool) -> tuple[str, str, str, str] | No
     """(path, text, wrong word, right word): a file of the project with a misspelled word in one of its
     sentences; `hidden`: a document in which no other word looks misspelled.
     """
-    rng, words = ctx.rng, ctx.words
+    rng = ctx.rng
     kinds = ("md", "txt", "rst") if hidden or rng.random() < 0.7 else ("py",)
     pool = [
         path
@@ -267,17 +266,14 @@ def _misspelled(ctx: Setting, *, hidden: bool) -> tuple[str, str, str, str] | No
         return None
     path = rng.choice(pool)
     text = ctx.facts.files[path]
-    wrong, right = misspelled(rng)
-    parts = words.phrase().split()
-    at = rng.randint(0, len(parts))
-    near = {word for part in (text, " ".join(parts)) for word in re.findall("[a-z]+", part.lower())}
-    if wrong in near or (hidden and near & slipped().keys()):
+    drawn = _wrong_in_phrase(ctx, text)
+    if drawn is None or (hidden and (wrong_words(text) or len(wrong_words(drawn[0])) > 1)):
         return None
-    parts.insert(at, wrong)
-    sentence = " ".join(parts)
-    sentence = (sentence[0].upper() + sentence[1:] if at or rng.random() < 0.5 else sentence) + rng.choice(
-        (".", "")
-    )
+    sentence, wrong, right = drawn
+    begins = sentence.startswith(wrong)
+    sentence = (
+        sentence[0].upper() + sentence[1:] if not begins or rng.random() < 0.5 else sentence
+    ) + rng.choice((".", ""))
     lines = text.rstrip("\n").split("\n")
     if kinds == ("py",):
         return path, "\n".join([*lines, f"# {sentence}"]) + "\n", wrong, right
@@ -288,13 +284,22 @@ def _misspelled(ctx: Setting, *, hidden: bool) -> tuple[str, str, str, str] | No
     return path, "\n".join(lines) + "\n", wrong, right
 
 
+def _wrong_in_phrase(ctx: Setting, text: str) -> tuple[str, str, str] | None:
+    """(phrase with a misspelled word, that word, how it is spelled); none if the text or the phrase has the
+    wrong word already.
+    """
+    wrong, right = misspelled(ctx.rng)
+    parts = ctx.words.phrase().split()
+    at = ctx.rng.randint(0, len(parts))
+    if wrong in re.findall("[a-z]+", " ".join([text, *parts]).lower()):
+        return None
+    parts.insert(at, wrong)
+    return " ".join(parts), wrong, right
+
+
 def _like(word: str, right: str) -> str:
     """The right word, with a capital where the wrong one has it."""
     return right[0].upper() + right[1:] if word[0].isupper() else right
-
-
-def _put_right(right: str, match: re.Match[str]) -> str:
-    return _like(match[0], right)
 
 
 def _mend(session: Session, path: str, number: int, row: str, word: str, right: str) -> tuple[str, str]:
@@ -319,11 +324,10 @@ def fix_typo(ctx: Setting) -> Plan | None:
     def play(session: Session) -> tuple[str, str]:
         task = f"Correct the spelling of {wrong} in {shown}. Find it."
         real, rows = search_file(session, shown, wrong, task, ignore_case=True)
-        rows = [row for row in rows if re.search(rf"\b{wrong}\b", row.text, re.IGNORECASE)]
-        if not rows:
-            raise Report("It is not there.", f"There is no `{wrong}` in `{real}`. Nothing was changed.")
-        words = re.findall(rf"\b{wrong}\b", rows[0].text, re.IGNORECASE)
-        return _mend(session, real, rows[0].line, rows[0].text, words[0], right)
+        for row in rows:
+            if match := re.search(rf"\b{wrong}\b", row.text, re.IGNORECASE):
+                return _mend(session, real, row.line, row.text, match[0], right)
+        raise Report("It is not there.", f"There is no `{wrong}` in `{real}`. Nothing was changed.")
 
     return _typo_plan("fix_typo", {"path": shown, "word": wrong}, play, path, text, {wrong: right})
 
@@ -346,12 +350,7 @@ def fix_typos(ctx: Setting) -> Plan | None:
 
     def play(session: Session) -> tuple[str, str]:
         view = open_file(session, shown, f"Correct what is misspelled in {shown}. Read it.")
-        rows = [
-            (number, row, word)
-            for number, row in view.lines
-            for word in re.findall(r"[A-Za-z]+", row)
-            if word.lower() in slipped()
-        ]
+        rows = [(number, row, word) for number, row in view.lines for word in wrong_words(row)]
         if not rows:
             raise Report("I see none.", f"I see no misspelled word in `{view.path}`. Nothing was changed.")
         said = [_mend(session, view.path, *row, slipped()[row[2].lower()])[1] for row in rows]
@@ -362,23 +361,20 @@ def fix_typos(ctx: Setting) -> Plan | None:
 
 def _one_more(ctx: Setting, text: str, pairs: dict[str, str]) -> str:
     """The text with one more sentence at its end that has a misspelled word, which `pairs` get."""
-    wrong, right = misspelled(ctx.rng)
-    parts = ctx.words.phrase().split()
-    near = {word for part in (text, *parts) for word in re.findall("[a-z]+", part.lower())}
-    if wrong in near or right in pairs.values() or {*(part.lower() for part in parts)} & slipped().keys():
+    drawn = _wrong_in_phrase(ctx, text)
+    if drawn is None or drawn[2] in pairs.values() or len(wrong_words(drawn[0])) > 1:
         return text
-    parts.insert(ctx.rng.randint(0, len(parts)), wrong)
+    sentence, wrong, right = drawn
     pairs[wrong] = right
-    return f"{text}{ctx.rng.choice(('', chr(10)))}{' '.join(parts)}\n"
+    return f"{text}{ctx.rng.choice(('', chr(10)))}{sentence}\n"
 
 
 def _typo_plan(
     name: str, slots: dict[str, str], play: Play, path: str, text: str, words: dict[str, str]
 ) -> Plan:
     """A plan that corrects the wrong words of a text and nothing else."""
-    after = text
-    for wrong, right in words.items():
-        after = re.sub(rf"\b{wrong}\b", partial(_put_right, right), after, flags=re.IGNORECASE)
+    either = rf"\b({'|'.join(words)})\b"
+    after = re.sub(either, lambda match: _like(match[0], words[match[0].lower()]), text, flags=re.IGNORECASE)
     return Plan(
         name,
         "replace",

@@ -25,8 +25,6 @@ from k3agent.backend.training.episodes.session import Check, Outcome, Plan, Repo
 
 COMPOSED_SHARE = 0.55
 """Of the functions to be written, those whose expression is composed; many more than any list of them has."""
-
-
 IN_FILE_SHARE = 0.45
 """Of the definitions to delete, those whose file is named too."""
 

@@ -1,18 +1,19 @@
 """Questions about spelling that need no file: how words are spelled, and which words of a text are wrong."""
 
 import random
-import re
 
 from k3agent.backend.training.episodes import checks
 from k3agent.backend.training.episodes.registry import Setting, goal
 from k3agent.backend.training.episodes.session import Plan
-from k3agent.backend.training.episodes.spelling import evenly_misspelled, slipped
+from k3agent.backend.training.episodes.spelling import misspelled, slipped, wrong_words
 
 FEWEST, MOST = 4, 14
 """Words that a message lists."""
 SENTENCES = (1, 1, 2, 3)
 WRONG = (0, 1, 1, 2, 3, 4)
 """Misspelled words of a text."""
+LISTED = 0.175
+"""Of the words, those of the list; the others are plain words, each as often as any other."""
 ALL_RIGHT = "All words are spelled right."
 
 
@@ -20,7 +21,7 @@ def _pairs(rng: random.Random, count: int) -> list[tuple[str, str]]:
     """Misspelled words and how they are spelled, no right word twice."""
     found: dict[str, str] = {}
     while len(found) < count:
-        wrong, right = evenly_misspelled(rng)
+        wrong, right = misspelled(rng, LISTED)
         found.setdefault(right, wrong)
     return [(wrong, right) for right, wrong in found.items()]
 
@@ -50,7 +51,7 @@ def spell_text(ctx: Setting) -> Plan | None:
     """Which words of a text are misspelled."""
     rng, words = ctx.rng, ctx.words
     parts = " | ".join(words.phrase() for _ in range(rng.choice(SENTENCES))).split()
-    if {word for part in parts for word in re.findall("[a-z]+", part.lower())} & slipped().keys():
+    if wrong_words(" ".join(parts)):
         return None
     pairs = _pairs(rng, rng.choice(WRONG))
     places = sorted(rng.sample(range(len(parts) + 1), min(len(pairs), len(parts) + 1)))
@@ -58,6 +59,6 @@ def spell_text(ctx: Setting) -> Plan | None:
     for at, (wrong, _) in reversed(list(zip(places, pairs, strict=True))):
         parts.insert(at, wrong)
     text = ". ".join(part.strip() for part in " ".join(parts).split("|") if part.strip())
-    found = [(word, slipped()[word]) for word in re.findall("[a-z]+", text.lower()) if word in slipped()]
+    found = [(word, slipped()[word]) for word in wrong_words(text.lower())]
     think = "Look at each word." if found else "Look at each word. None is wrong."
     return Plan("spell_text", "chat", {"text": text}, lambda session: (think, _answer(found)), _right(found))
